@@ -1,0 +1,17 @@
+"""RMSNorm, alone and behind a residual addition. One dispatch point."""
+
+import torch
+
+from draftwood_kernels.rms_norm import reference
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor | None, eps: float) -> torch.Tensor:
+    """x [..., E] -> a new tensor [..., E]: x / sqrt(mean(x²) + eps) * weight; weight [E] or any that broadcasts."""
+    return reference.rms_norm(x, weight, eps)
+
+
+def add_rms_norm(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(rms_norm(x + residual), x + residual), both new; a kernel makes both in one pass."""
+    return reference.add_rms_norm(x, residual, weight, eps)

@@ -1,0 +1,144 @@
+"""A target without a model: the logits of a row are a pure function of the tokens that the row sees.
+
+It keeps token ids where a model keeps K and V, in pages and in scratch, so that a wrong page, slot, mask or commit
+changes the tokens that come out. Cells nobody has written are poison.
+"""
+
+import hashlib
+from collections.abc import Iterable
+
+import numpy as np
+from draftwood_kernels.sample import SamplingParams
+from numpy.typing import NDArray
+
+from draftwood_verifier.plan import CommitPlan, Path, StepPlan, Walk
+
+POISON = -1
+
+
+class FakeTarget:
+    """Implements `plan.Runner`."""
+
+    def __init__(
+        self,
+        *,
+        pages: int,
+        page_size: int,
+        vocab_size: int = 24,
+        context_limit: int = 256,
+        layers: int = 4,
+        hidden_size: int = 2,
+    ) -> None:
+        self.vocab_size = vocab_size
+        self.hidden_size = hidden_size
+        self.layers = layers
+        self.context_limit = context_limit
+        self.eos_token_ids: tuple[int, ...] = ()
+        self.failure: Exception | None = None  # raised by the next execute
+        self.steps = 0
+        self.rows_run = 0
+        self._page_size = page_size
+        self._pages = np.full(pages * page_size, POISON, np.int64)
+        self._plan: StepPlan | None = None
+        self._layers: tuple[int, ...] = ()
+        self._next_layers: tuple[int, ...] = ()
+
+    def set_feature_layers(self, layer_ids: tuple[int, ...]) -> None:
+        self._next_layers = layer_ids
+
+    def execute(self, plan: StepPlan) -> list[Path]:
+        if self.failure is not None:
+            failure, self.failure = self.failure, None
+            raise failure
+        self.steps += 1
+        self.rows_run += len(plan.token_ids)
+        self._plan, self._layers = plan, self._next_layers
+        histories = self._histories(plan)
+        return [self._walk(plan, walk, histories) for walk in plan.walks]
+
+    def commit(self, plan: CommitPlan) -> None:
+        assert self._plan is not None
+        assert len(set(plan.slots.tolist())) == len(plan.slots), "two rows go to one slot"
+        self._pages[plan.slots] = self._plan.token_ids[plan.rows]
+
+    def features(self, rows: NDArray[np.int32], layer_ids: tuple[int, ...]) -> NDArray[np.float32]:
+        assert self._plan is not None
+        assert set(layer_ids) <= set(self._layers), "features of a layer that was not kept"
+        return feature_rows(self._plan.positions[rows], self._plan.token_ids[rows], layer_ids, self.hidden_size)
+
+    def _histories(self, plan: StepPlan) -> list[list[int]]:
+        histories: list[list[int]] = []
+        for segment, table in enumerate(plan.block_tables):
+            first, end = int(plan.row_offsets[segment]), int(plan.row_offsets[segment + 1])
+            prefix = self._prefix(table, int(plan.prefix_lens[segment]))
+            chain = True
+            for row in range(first, end):
+                parent = int(plan.parents[row])
+                assert -1 <= parent < row - first, "a parent must come before its children"
+                chain = chain and parent == row - first - 1
+                history = [*(prefix if parent < 0 else histories[first + parent]), int(plan.token_ids[row])]
+                assert plan.positions[row] == len(history) - 1, "a row's position is not its depth"
+                assert plan.positions[row] < self.context_limit, "a row is beyond the context"
+                histories.append(history)
+            assert plan.is_chain[segment] == chain
+        assert len(histories) == len(plan.token_ids)
+        return histories
+
+    def _prefix(self, table: NDArray[np.int32], length: int) -> list[int]:
+        positions = np.arange(length)
+        prefix = self._pages[table[positions // self._page_size] * self._page_size + positions % self._page_size]
+        assert (prefix != POISON).all(), "a row sees a slot that nobody has written"
+        return [int(token) for token in prefix]
+
+    def _walk(self, plan: StepPlan, walk: Walk, histories: list[list[int]]) -> Path:
+        assert plan.logit_rows[walk.first_logit] == walk.root_row
+        children = {
+            (int(parent), int(token)): node + 1
+            for node, (parent, token) in enumerate(zip(walk.tree.parents, walk.tree.token_ids, strict=True))
+        }
+        node, tokens, rows = 0, [], [walk.root_row]
+        while True:
+            row = int(plan.logit_rows[walk.first_logit + node])
+            token = self.draw(histories[row], walk.sampling)
+            assert walk.position + len(tokens) == len(histories[row])
+            tokens.append(token)
+            child = children.get((node, token))
+            if child is None:
+                return Path(tokens=tokens, rows=rows)
+            node = child
+            rows.append(int(plan.logit_rows[walk.first_logit + node]))
+
+    def draw(self, history: list[int], sampling: SamplingParams) -> int:
+        """The token after `history`: keyed by seed and position only, as in the real sampler."""
+        digest = hashlib.blake2b(np.array(history, np.int64).tobytes(), digest_size=8).digest()
+        logits = np.random.default_rng(int.from_bytes(digest, "little")).normal(size=self.vocab_size)
+        if sampling.temperature > 0:
+            noise = np.random.default_rng([int(sampling.seed or 0), len(history)]).gumbel(size=self.vocab_size)
+            logits = logits / sampling.temperature + noise
+        return int(np.argmax(logits))
+
+    def plain(
+        self,
+        prompt: list[int],
+        max_tokens: int,
+        *,
+        temperature: float = 0.0,
+        seed: int = 0,
+        stop_ids: Iterable[int] = (),
+    ) -> list[int]:
+        """The oracle: one token at a time, nothing paged."""
+        sampling = SamplingParams(temperature=temperature, top_k=0, top_p=1.0, min_p=0.0, seed=seed)
+        tokens = list(prompt)
+        while len(tokens) < len(prompt) + max_tokens:
+            tokens.append(self.draw(tokens, sampling))
+            if tokens[-1] in set(stop_ids):
+                break
+        return tokens[len(prompt) :]
+
+
+def feature_rows(
+    positions: NDArray[np.int32], tokens: NDArray[np.int32], layer_ids: tuple[int, ...], hidden_size: int = 2
+) -> NDArray[np.float32]:
+    """Features that say where they are from: (position + 1000 * layer, token), over and over, for each layer."""
+    pairs = [np.stack([positions + 1000 * layer, tokens], axis=1) for layer in layer_ids]
+    return np.concatenate([np.tile(pair, hidden_size // 2) for pair in pairs], axis=1).astype(np.float32)

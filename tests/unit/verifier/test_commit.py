@@ -1,0 +1,70 @@
+"""Where a drawn path is cut: the first stop token, else the length limit, wherever in the path they fall."""
+
+import pytest
+
+from draftwood_kernels.sample import SamplingParams
+from draftwood_verifier import commit
+from draftwood_verifier.plan import Path
+from draftwood_verifier.sequence import DraftMode, FinishReason, Sequence
+
+STOP = 9
+
+
+def make_sequence(*, max_tokens: int, output: int = 1) -> Sequence:
+    return Sequence(
+        session_id=1,
+        tokens=[1, 2, 3] + [4] * output,
+        prompt_len=3,
+        length_limit=3 + max_tokens,
+        stop_ids=frozenset({STOP}),
+        sampling=SamplingParams(temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, seed=0),
+        mode=DraftMode.TREE,
+        node_limit=16,
+    )
+
+
+@pytest.mark.parametrize("offset", range(5))
+def test_stop_at_every_offset(offset: int) -> None:
+    tokens = [5] * 5
+    tokens[offset] = STOP
+    record = commit.decide(make_sequence(max_tokens=100), Path(tokens=tokens, rows=[7, 8, 9, 10, 11]), nodes_verified=6)
+    assert record.tokens == tokens[: offset + 1]
+    assert record.rows == [7, 8, 9, 10, 11][: offset + 1]
+    assert (record.finish_reason, record.cut) == (FinishReason.STOP, 4 - offset)
+
+
+@pytest.mark.parametrize("room", range(1, 7))
+def test_length_at_every_offset(room: int) -> None:
+    record = commit.decide(
+        make_sequence(max_tokens=1 + room), Path(tokens=[5] * 5, rows=list(range(5))), nodes_verified=4
+    )
+    assert len(record.tokens) == len(record.rows) == min(room, 5)
+    assert record.finish_reason is (FinishReason.LENGTH if room <= 5 else None)
+
+
+def test_stop_wins_over_length_and_hides_what_follows() -> None:
+    path = Path(tokens=[10, 11, STOP, 20, 21, 22], rows=list(range(6)))
+    record = commit.decide(make_sequence(max_tokens=6), path, nodes_verified=5)
+    assert (record.tokens, record.finish_reason) == ([10, 11, STOP], FinishReason.STOP)
+    last = commit.decide(make_sequence(max_tokens=4), path, nodes_verified=5)
+    assert (last.tokens, last.finish_reason) == ([10, 11, STOP], FinishReason.STOP)
+
+
+def test_prefill_is_round_zero_and_keeps_no_rows() -> None:
+    sequence = make_sequence(max_tokens=5, output=0)
+    sequence.computed = 3
+    record = commit.decide(sequence, Path(tokens=[4], rows=[2]), nodes_verified=0)
+    assert (record.round, record.rows, record.base_len) == (0, [], 3)
+    commit.apply(record)
+    assert (sequence.tokens[-1], sequence.rounds, sequence.computed) == (4, 0, 3)
+
+
+def test_counters_add_up() -> None:
+    sequence = make_sequence(max_tokens=100)
+    sequence.computed = 3
+    for tokens, nodes in (([5, 6, 7], 4), ([5], 0), ([5], 4)):
+        commit.apply(commit.decide(sequence, Path(tokens=tokens, rows=list(range(len(tokens)))), nodes_verified=nodes))
+    assert (sequence.rounds, sequence.speculative_rounds) == (3, 2)
+    assert (sequence.proposed_nodes, sequence.accepted_nodes) == (8, 2)
+    assert len(sequence.tokens) - 3 == 1 + sequence.rounds + sequence.accepted_nodes
+    assert sequence.computed == len(sequence.tokens) - 1

@@ -1,0 +1,170 @@
+"""What a step holds: who takes part, in which segments, within which budget."""
+
+import numpy as np
+import pytest
+
+from draftwood_kernels.sample import SamplingParams
+from draftwood_verifier.scheduler import Scheduler, SegmentKind, Step
+from draftwood_verifier.sequence import Draft, DraftMode, Sequence
+from draftwood_wire.errors import InvalidRequest, Overloaded
+from draftwood_wire.tree import TokenTree
+
+
+class Quiet:
+    """A drafter that says nothing."""
+
+    congested = False
+    late = False
+
+
+def make_scheduler(**options: int) -> Scheduler:
+    return Scheduler(**{"pages": 32, "page_size": 4, "max_batch": 4, "max_waiting": 8, "prefill_chunk": 8, **options})
+
+
+def make_sequence(session_id: int, prompt_len: int = 6, max_tokens: int = 10, node_limit: int = 16) -> Sequence:
+    return Sequence(
+        session_id=session_id,
+        tokens=[session_id * 100 + i for i in range(prompt_len)],
+        prompt_len=prompt_len,
+        length_limit=prompt_len + max_tokens,
+        stop_ids=frozenset(),
+        sampling=SamplingParams(temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, seed=0),
+        mode=DraftMode.TREE,
+        node_limit=node_limit,
+    )
+
+
+def decoding(scheduler: Scheduler, session_id: int, **options: int) -> Sequence:
+    sequence = make_sequence(session_id, **options)
+    scheduler.add(sequence)
+    scheduler.start_waiting()
+    sequence.computed = sequence.prompt_len
+    sequence.tokens.append(session_id)
+    return sequence
+
+
+def kinds(step: Step | None) -> list[tuple[int, SegmentKind, int, int]]:
+    assert step is not None
+    return [(s.sequence.session_id, s.kind, s.start, s.rows) for s in step.segments]
+
+
+def test_prefill_and_decode_share_a_step_within_the_budget() -> None:
+    scheduler = make_scheduler()
+    decoding(scheduler, 1)
+    for session_id in (2, 3):
+        scheduler.add(make_sequence(session_id))
+    scheduler.start_waiting()
+    step = scheduler.schedule(0.0)
+    assert step is not None
+    assert kinds(step) == [
+        (1, SegmentKind.DECODE, 6, 1),
+        (2, SegmentKind.PREFILL, 0, 6),
+        (3, SegmentKind.PREFILL, 0, 2),
+    ]
+    plan = step.plan
+    assert plan.row_offsets.tolist() == [0, 1, 7, 9]
+    assert plan.logit_rows.tolist() == [0, 6]  # the third prompt is not done
+    assert [w.position for w in plan.walks] == [7, 6]
+    assert plan.parents.tolist() == [-1, -1, 0, 1, 2, 3, 4, -1, 0]
+    assert plan.prefix_lens.tolist() == [6, 0, 0]
+
+
+def test_first_come_first_served_and_no_overtaking() -> None:
+    scheduler = make_scheduler(pages=8)
+    scheduler.add(make_sequence(1, max_tokens=19))  # six pages
+    scheduler.add(make_sequence(2, max_tokens=19))
+    scheduler.add(make_sequence(3, max_tokens=1))
+    assert [s.session_id for s in scheduler.start_waiting()] == [1]
+    assert scheduler.start_waiting() == []
+    scheduler.remove(scheduler.running[0])
+    assert [s.session_id for s in scheduler.start_waiting()] == [2, 3]
+    scheduler.check_ledger()
+
+
+def test_refusals() -> None:
+    scheduler = make_scheduler(pages=4, max_waiting=1)
+    with pytest.raises(InvalidRequest, match="max_tokens"):
+        scheduler.add(make_sequence(1, max_tokens=12))
+    scheduler.add(make_sequence(1, max_tokens=11))  # 17 tokens: the last needs no KV
+    with pytest.raises(Overloaded):
+        scheduler.add(make_sequence(2))
+    assert len(scheduler.start_waiting()) == 1
+
+
+def draft(sequence: Sequence, drafter: Quiet, deadline: float = 10.0) -> Draft:
+    sequence.draft = Draft(drafter, features_from=6, node_limit=16, lagging=False)
+    sequence.draft.committed(len(sequence.tokens), 0.0, deadline)
+    return sequence.draft
+
+
+def test_sessions_of_a_drafter_go_together_and_others_do_not_wait() -> None:
+    scheduler = make_scheduler()
+    one, two, three, plain = (decoding(scheduler, i) for i in (1, 2, 3, 4))
+    drafter, other = Quiet(), Quiet()
+    draft(one, drafter).answered = True
+    draft(two, drafter, deadline=5.0)
+    draft(three, other).answered = True
+    assert [k[0] for k in kinds(scheduler.schedule(1.0))] == [3, 4]
+    assert scheduler.next_deadline(1.0) == 5.0
+    scheduler.remove(three)
+    scheduler.remove(plain)
+    assert scheduler.schedule(4.9) is None
+    assert [k[0] for k in kinds(scheduler.schedule(5.0))] == [1, 2]
+    assert (drafter.late, other.late) == (True, False)
+    # Two is lagging now: it goes on plainly while one is waited for.
+    for sequence in (one, two):
+        assert sequence.draft is not None
+        sequence.draft.committed(8, 6.0, 5.0)
+    assert [k[0] for k in kinds(scheduler.schedule(6.1))] == [2]
+
+
+def test_trees_are_cut_to_the_node_limit_and_to_the_tokens_left() -> None:
+    tree = TokenTree(
+        token_ids=np.array([1, 2, 3, 4, 5], np.int32),
+        parents=np.array([0, 1, 0, 2, 3], np.int32),
+        log_probs=np.zeros(5, np.float32),
+    )
+
+    def rows(**options: int) -> tuple[list[int], list[int], list[bool]]:
+        scheduler = make_scheduler()
+        sequence = decoding(scheduler, 9, **options)
+        own = draft(sequence, Quiet())
+        own.tree, own.answered = tree, True
+        step = scheduler.schedule(0.0)
+        assert step is not None
+        assert step.plan.logit_rows.tolist() == list(range(len(step.plan.token_ids)))
+        return step.plan.token_ids.tolist(), step.plan.parents.tolist(), step.plan.is_chain.tolist()
+
+    assert rows() == ([9, 1, 2, 3, 4, 5], [-1, 0, 1, 0, 2, 3], [False])
+    assert rows(node_limit=2) == ([9, 1, 2], [-1, 0, 1], [True])
+    assert rows(max_tokens=4) == ([9, 1, 2, 3, 5], [-1, 0, 1, 0, 3], [False])  # depth 3 is of no use
+    assert rows(max_tokens=3) == ([9, 1, 3], [-1, 0, 0], [False])
+    assert rows(max_tokens=2) == ([9], [-1], [True])
+
+
+def test_replay_runs_beside_decoding_and_shares_the_budget_with_prompts() -> None:
+    scheduler = make_scheduler()
+    sequence = decoding(scheduler, 1)
+    own = draft(sequence, Quiet())
+    assert own.ask_replay(1)
+    assert not own.ask_replay(0)  # one at a time
+    assert kinds(scheduler.schedule(0.0)) == [(1, SegmentKind.REPLAY, 1, 5)]
+    scheduler.add(make_sequence(2))
+    scheduler.start_waiting()
+    step = scheduler.schedule(20.0)  # past the deadline
+    assert kinds(step) == [(1, SegmentKind.DECODE, 6, 1), (1, SegmentKind.REPLAY, 1, 4), (2, SegmentKind.PREFILL, 0, 4)]
+    assert step is not None
+    assert [walk.segment for walk in step.plan.walks] == [0]
+
+
+def test_a_lagging_drafter_is_waited_for_again_once_it_is_quick_enough() -> None:
+    own = Draft(Quiet(), features_from=0, node_limit=4, lagging=False)
+    own.committed(10, 0.0, 0.2)
+    assert own.awaited(0.1)
+    assert not own.awaited(0.2)
+    own.committed(11, 0.3, 0.2)
+    own.committed(12, 0.4, 0.2)
+    own.late_answer(11, 0.55, 0.2)  # took longer than a round would wait
+    assert not own.awaited(0.55)
+    own.late_answer(12, 0.56, 0.2)
+    assert own.awaited(0.56)

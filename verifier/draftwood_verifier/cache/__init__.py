@@ -1,0 +1,1 @@
+"""KV pages: who holds them (`allocator`), what they hold (`prefix`) and the tensors themselves (`pool`)."""

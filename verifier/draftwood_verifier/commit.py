@@ -1,0 +1,61 @@
+"""The one record of what a session commits in a round; KV, features, text, usage and cache keys all read it."""
+
+from dataclasses import dataclass
+
+from draftwood_verifier.plan import Path
+from draftwood_verifier.sequence import FinishReason, Sequence
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Commit:
+    """`rows` are the step's rows at positions base_len - 1 and on, as many as tokens; none after prefill."""
+
+    sequence: Sequence
+    round: int  # 0 is the token that prefill gave
+    base_len: int
+    tokens: list[int]
+    rows: list[int]
+    cut: int  # drawn tokens that were thrown away because the request had ended before them
+    nodes_verified: int
+    finish_reason: FinishReason | None
+
+
+def decide(sequence: Sequence, path: Path, *, nodes_verified: int) -> Commit:
+    """Cut a drawn path where the request ends: at a stop token or at its length limit, the stop token first."""
+    base_len = len(sequence.tokens)
+    prefilled = sequence.prefilled
+    kept, finish_reason = _end(path.tokens, sequence.stop_ids, sequence.length_limit - base_len)
+    return Commit(
+        sequence=sequence,
+        round=sequence.rounds + 1 if prefilled else 0,
+        base_len=base_len,
+        tokens=path.tokens[:kept],
+        rows=path.rows[:kept] if prefilled else [],
+        cut=len(path.tokens) - kept,
+        nodes_verified=nodes_verified,
+        finish_reason=finish_reason,
+    )
+
+
+def apply(commit: Commit) -> None:
+    """Bring the session's tokens and counters up to date; its pages are the caller's business."""
+    sequence = commit.sequence
+    sequence.tokens += commit.tokens
+    if commit.round == 0:
+        return
+    sequence.rounds = commit.round
+    sequence.computed = len(sequence.tokens) - 1
+    if commit.nodes_verified:
+        sequence.speculative_rounds += 1
+        sequence.proposed_nodes += commit.nodes_verified
+        # One token a round is what plain decoding gives; so completion = 1 + rounds + accepted, cut or not.
+        sequence.accepted_nodes += len(commit.tokens) - 1
+
+
+def _end(tokens: list[int], stop_ids: frozenset[int], room: int) -> tuple[int, FinishReason | None]:
+    for index, token in enumerate(tokens[:room]):
+        if token in stop_ids:
+            return index + 1, FinishReason.STOP
+    if len(tokens) >= room:
+        return room, FinishReason.LENGTH
+    return len(tokens), None

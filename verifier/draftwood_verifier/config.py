@@ -1,0 +1,62 @@
+"""Settings of the verifier process; the command line is made from the fields."""
+
+import argparse
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from draftwood_wire.transport import DRAIN_S
+from draftwood_wire.tree import MAX_NODES
+
+
+def _option(default: Any, text: str) -> Any:
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifierConfig:
+    target: Path = field(metadata={"help": "folder of the target model: config.json, safetensors, tokenizer.json"})
+    listen: str = _option("127.0.0.1:0", "host:port of the gRPC server; port 0 takes a free one")
+    model_name: str = _option("", "name in GetInfo; the folder's name when empty")
+    kv_pages: int = _option(2048, "pages of the KV cache, shared by all sessions")
+    page_size: int = _option(16, "tokens a page")
+    prefill_chunk: int = _option(256, "prompt tokens that one step takes at most")
+    max_batch: int = _option(64, "requests that run at once")
+    max_waiting: int = _option(256, "requests that wait at most; more are refused")
+    node_limit: int = _option(16, "tree nodes a session and round when the request names none")
+    draft_wait_ms: float = _option(200.0, "how long a round waits for a drafter that kept up so far")
+    drain_s: float = _option(DRAIN_S, "time that running requests get to finish after SIGTERM")
+    threads: int = _option(0, "CPU threads of the target; 0 leaves the choice to torch")
+
+    def __post_init__(self) -> None:
+        for name in ("kv_pages", "page_size", "prefill_chunk", "max_batch", "max_waiting"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: {getattr(self, name)} is below 1")
+        if not 1 <= self.node_limit <= MAX_NODES:
+            raise ValueError(f"node_limit: {self.node_limit} is outside 1..{MAX_NODES}")
+        for name in ("draft_wait_ms", "drain_s", "threads"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name}: {getattr(self, name)} is below 0")
+
+
+def parse_config(arguments: Sequence[str] | None = None) -> VerifierConfig:
+    """The config of a command line; exits with a usage message when it is wrong."""
+    parser = argparse.ArgumentParser(
+        prog="python -m draftwood_verifier", formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    hints = get_type_hints(VerifierConfig)
+    for entry in dataclasses.fields(VerifierConfig):
+        required = entry.default is dataclasses.MISSING
+        parser.add_argument(
+            "--" + entry.name.replace("_", "-"),
+            type=hints[entry.name],
+            required=required,
+            default=None if required else entry.default,
+            help=entry.metadata["help"],
+        )
+    try:
+        return VerifierConfig(**vars(parser.parse_args(arguments)))
+    except ValueError as error:
+        parser.error(str(error))

@@ -1,0 +1,203 @@
+"""The loop: schedule, run, decide, commit, tell everyone; again.
+
+One thread. A step runs inline and between two steps the event loop serves clients and drafters. When nothing can run
+without a drafter's answer, the loop sleeps until something happens or the drafter's time is up.
+"""
+
+import asyncio
+import logging
+import time
+
+import numpy as np
+
+from draftwood_verifier import commit as rounds
+from draftwood_verifier.commit import Commit
+from draftwood_verifier.drafting import DrafterLink, DrafterPool
+from draftwood_verifier.plan import CommitPlan, Path, Runner
+from draftwood_verifier.scheduler import Scheduler, Segment, SegmentKind, Step
+from draftwood_verifier.sequence import Sequence
+
+_LOG = logging.getLogger(__name__)
+# Turns of the event loop between two steps: a new call or a frame takes several from the socket to here. With one,
+# a request that came during plain steps of others started 10 steps late, with four 3 to 4; a turn takes 10 us.
+_TURNS = 4
+
+
+class StepFailed(Exception):
+    """A step raised; the requests in it end with this, the others go on."""
+
+
+class Engine:
+    """Owns every request from `submit` to its last token."""
+
+    def __init__(self, runner: Runner, scheduler: Scheduler, drafters: DrafterPool) -> None:
+        self.runner = runner
+        self.scheduler = scheduler
+        self.drafters = drafters
+        self.committed_tokens = 0
+        self.steps = 0
+        self._stopped = False
+        self._waiter: asyncio.Future[None] | None = None
+        self._idle = asyncio.Event()
+
+    def submit(self, sequence: Sequence) -> None:
+        """Put a request in line; raises what `Scheduler.add` raises."""
+        self.scheduler.add(sequence)
+        self._idle.clear()
+        self.wake()
+
+    def cancel(self, sequence: Sequence) -> None:
+        """Nobody reads this request any more: free all it holds at once."""
+        self._end(sequence)
+        self.wake()
+
+    def join(self, link: DrafterLink) -> None:
+        """A drafter has connected."""
+        self.drafters.join(link, self.scheduler.running)
+        self._choose_features()
+        self.wake()
+
+    def leave(self, link: DrafterLink) -> None:
+        """A drafter is gone; rounds that wait for it need not."""
+        self.drafters.leave(link, self.scheduler.running)
+        self._choose_features()
+        self.wake()
+
+    def wake(self) -> None:
+        """Something happened that may let a step run."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def stop(self) -> None:
+        self._stopped = True
+        self.wake()
+
+    async def idle(self) -> None:
+        """Return when no request is left."""
+        await self._idle.wait()
+
+    async def run(self) -> None:
+        """Step until `stop`."""
+        while not self._stopped:
+            for sequence in self.scheduler.start_waiting():
+                self.drafters.open(sequence)
+            now = time.monotonic()
+            step = self.scheduler.schedule(now)
+            if step is None:
+                await self._sleep(self.scheduler.next_deadline(now))
+            else:
+                self._run_step(step)
+                for _ in range(_TURNS):
+                    await asyncio.sleep(0)
+
+    async def _sleep(self, deadline: float | None) -> None:
+        if not self.scheduler.running and not self.scheduler.waiting:
+            self._idle.set()
+        loop = asyncio.get_running_loop()
+        self._waiter = loop.create_future()
+        timer = None if deadline is None else loop.call_later(deadline - time.monotonic(), self.wake)
+        try:
+            await self._waiter
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    def _run_step(self, step: Step) -> None:
+        try:
+            paths = self.runner.execute(step.plan)
+            commits = self._decide(step, paths)
+            self._tell_drafters(step, commits)
+            kept = self._kept_rows(step, commits)
+            if len(kept.rows):
+                self.runner.commit(kept)
+        except Exception:
+            _LOG.exception("a step failed; its %d segments end", len(step.segments))
+            for sequence in {id(s.sequence): s.sequence for s in step.segments}.values():
+                self._fail(sequence)
+            return
+        self.steps += 1
+        for segment in step.segments:
+            if segment.kind is SegmentKind.PREFILL:
+                segment.sequence.computed += segment.rows
+                self.scheduler.publish(segment.sequence)
+        for commit in commits:
+            try:
+                self._settle(commit)
+            except Exception:
+                _LOG.exception("session %d failed", commit.sequence.session_id)
+                self._fail(commit.sequence)
+
+    def _decide(self, step: Step, paths: list[Path]) -> list[Commit]:
+        return [
+            rounds.decide(step.segments[walk.segment].sequence, path, nodes_verified=len(walk.tree))
+            for walk, path in zip(step.plan.walks, paths, strict=True)
+        ]
+
+    def _settle(self, commit: Commit) -> None:
+        """Make a round true: tokens, cache keys, the client's stream."""
+        sequence = commit.sequence
+        rounds.apply(commit)
+        self.committed_tokens += len(commit.tokens)
+        self.scheduler.publish(sequence)
+        self.drafters.committed(sequence)
+        if commit.finish_reason is not None:
+            self._end(sequence)
+        sequence.output.push(commit.tokens, commit.finish_reason)
+
+    def _tell_drafters(self, step: Step, commits: list[Commit]) -> None:
+        if not self.drafters.links:
+            return
+        for segment in step.segments:
+            if segment.kind is not SegmentKind.DECODE:
+                self._send_chunk(segment)
+        for link in self.drafters.links:
+            # A session that ends now hears SessionClosed, not features it has no use for.
+            own = [c for c in commits if c.finish_reason is None and _is_with(c.sequence, link)]
+            if own:
+                rows = np.array([row for commit in own for row in commit.rows], np.int32)
+                link.send_commits(own, self.runner.features(rows, link.layer_ids))
+
+    def _send_chunk(self, segment: Segment) -> None:
+        sequence, draft = segment.sequence, segment.sequence.draft
+        link = self.drafters.link_of(sequence)
+        if draft is None or link is None:
+            return
+        if segment.kind is SegmentKind.REPLAY:
+            assert draft.replay is not None, "a replay ran that nobody asked for"
+            rest = draft.replay[segment.rows :]
+            draft.replay = rest or None
+        rows = np.arange(segment.first_row, segment.first_row + segment.rows, dtype=np.int32)
+        link.send_features(sequence.session_id, segment.start, self.runner.features(rows, link.layer_ids))
+
+    def _kept_rows(self, step: Step, commits: list[Commit]) -> CommitPlan:
+        rows: list[int] = []
+        slots: list[int] = []
+        page_size = self.scheduler.page_size
+        for segment in step.segments:
+            if segment.kind is SegmentKind.PREFILL:
+                rows.extend(range(segment.first_row, segment.first_row + segment.rows))
+                slots += _slots(segment.sequence.pages, segment.start, segment.rows, page_size)
+        for commit in commits:
+            rows += commit.rows
+            slots += _slots(commit.sequence.pages, commit.base_len - 1, len(commit.rows), page_size)
+        return CommitPlan(rows=np.array(rows, np.int32), slots=np.array(slots, np.int32))
+
+    def _fail(self, sequence: Sequence) -> None:
+        self._end(sequence)
+        sequence.output.fail(StepFailed("the target failed in a step of this request"))
+
+    def _end(self, sequence: Sequence) -> None:
+        self.drafters.close(sequence)
+        self.scheduler.remove(sequence)
+
+    def _choose_features(self) -> None:
+        layer_ids = {layer_id for link in self.drafters.links for layer_id in link.layer_ids}
+        self.runner.set_feature_layers(tuple(sorted(layer_ids)))
+
+
+def _is_with(sequence: Sequence, link: DrafterLink) -> bool:
+    return sequence.draft is not None and sequence.draft.drafter is link
+
+
+def _slots(pages: list[int], start: int, count: int, page_size: int) -> list[int]:
+    return [pages[p // page_size] * page_size + p % page_size for p in range(start, start + count)]

@@ -1,0 +1,1 @@
+"""The target model on one device: no request, no schedule, only rows."""

@@ -1,0 +1,75 @@
+"""A dense decoder over the flat rows of a step.
+
+Shapes: N rows, K logit rows, E hidden, V vocabulary, D head size, L layers, S slots, G KV heads. float32 throughout.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import torch
+from draftwood_checkpoint.model_config import ModelConfig
+from draftwood_kernels.rms_norm import add_rms_norm, rms_norm
+from draftwood_kernels.rotary import RotaryTable
+from draftwood_kernels.silu_and_mul import silu_and_mul
+from draftwood_kernels.tree_attention import AttentionLayout
+
+from draftwood_verifier.cache.pool import KVPool
+from draftwood_verifier.model.attention import attend
+from draftwood_verifier.model.weights import DecoderLayer, DecoderWeights
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecoderOutput:
+    """logits [K, V]; features: layer -> its output after the residual addition [N, E], for the layers asked for."""
+
+    logits: torch.Tensor
+    features: dict[int, torch.Tensor]
+
+
+class DecoderModel:
+    def __init__(self, config: ModelConfig, weights: DecoderWeights, rotary: RotaryTable) -> None:
+        self.config = config
+        self._weights = weights
+        self._rotary = rotary
+
+    def forward(
+        self,
+        token_ids: torch.Tensor,
+        positions: torch.Tensor,
+        logit_rows: torch.Tensor,
+        layout: AttentionLayout,
+        pool: KVPool,
+        feature_layers: Collection[int] = (),
+    ) -> DecoderOutput:
+        """token_ids, positions int [N], logit_rows int [K]. Keys and values of the rows go to pool.scratch(N)."""
+        eps, layers = self.config.rms_norm_eps, self._weights.layers
+        phases = self._rotary.phases(positions)
+        scratch, workspace = pool.scratch(len(token_ids)), pool.workspace(layout.workspace_rows)
+        features: dict[int, torch.Tensor] = {}
+        residual = self._weights.embedding.index_select(0, token_ids)
+        normed = rms_norm(residual, layers[0].input_norm, eps)
+        for index, layer in enumerate(layers):
+            kv = (pool.pages[index], scratch[index], workspace)
+            attended = attend(layer, self.config, normed, phases, kv, layout)
+            delta, residual = self._mlp(layer, attended, residual)
+            if index + 1 < len(layers):
+                normed, residual = add_rms_norm(delta, residual, layers[index + 1].input_norm, eps)
+            else:
+                residual = residual + delta
+            if index in feature_layers:
+                features[index] = residual
+        return DecoderOutput(logits=self._logits(residual, logit_rows), features=features)
+
+    def _mlp(
+        self, layer: DecoderLayer, attended: torch.Tensor, residual: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The MLP's output and the residual it is to be added to, both [N, E]."""
+        normed, residual = add_rms_norm(attended, residual, layer.post_attention_norm, self.config.rms_norm_eps)
+        return layer.down(silu_and_mul(layer.gate_up(normed))), residual
+
+    def _logits(self, hidden: torch.Tensor, logit_rows: torch.Tensor) -> torch.Tensor:
+        if len(logit_rows) < len(hidden):
+            hidden = hidden.index_select(0, logit_rows)
+        if not len(hidden):
+            return hidden.new_zeros(0, self.config.vocab_size)
+        return self._weights.head(rms_norm(hidden, self._weights.norm, self.config.rms_norm_eps))

@@ -1,0 +1,116 @@
+"""Executes step plans on one device: forward, sampling, walks, commit."""
+
+from pathlib import Path as FilePath
+
+import numpy as np
+import torch
+from draftwood_kernels.commit_kv import commit_kv
+from draftwood_kernels.tree_attention import AttentionLayout, build_layout
+from draftwood_kernels.walk_tree import TreeWalk, walk_trees
+from numpy.typing import NDArray
+
+from draftwood_verifier.cache.pool import KVPool
+from draftwood_verifier.model.decoder import DecoderModel
+from draftwood_verifier.model.loading import load_model
+from draftwood_verifier.plan import CommitPlan, Path, StepPlan, Walk
+
+
+def load_runner(target: FilePath, *, pages: int, page_size: int) -> "Runner":
+    """The target checkpoint with `pages` KV pages. Raises the checkpoint's errors."""
+    model = load_model(target)
+    c = model.config
+    pool = KVPool(
+        layers=c.num_hidden_layers,
+        pages=pages,
+        page_size=page_size,
+        kv_heads=c.num_key_value_heads,
+        head_dim=c.head_dim,
+    )
+    return Runner(model, pool)
+
+
+class Runner:
+    """Implements `plan.Runner`."""
+
+    def __init__(self, model: DecoderModel, pool: KVPool) -> None:
+        config = model.config
+        self.vocab_size = config.vocab_size
+        self.hidden_size = config.hidden_size
+        self.layers = config.num_hidden_layers
+        self.context_limit = config.max_position_embeddings
+        self.eos_token_ids = config.eos_token_ids
+        self._model = model
+        self._pool = pool
+        self._feature_layers: tuple[int, ...] = ()
+        self._features: dict[int, torch.Tensor] = {}
+        self._rows = 0
+
+    def set_feature_layers(self, layer_ids: tuple[int, ...]) -> None:
+        """Raises ValueError for a layer that the model does not have."""
+        for layer in layer_ids:
+            if not 0 <= layer < self.layers:
+                raise ValueError(f"feature layer {layer}: the model has layers 0..{self.layers - 1}")
+        self._feature_layers = tuple(sorted(set(layer_ids)))
+
+    @torch.inference_mode()
+    def execute(self, plan: StepPlan) -> list[Path]:
+        logits = self.forward(plan)
+        taken = walk_trees(logits, [_tree_walk(walk) for walk in plan.walks])
+        return [
+            Path(tokens=tokens, rows=[int(plan.logit_rows[walk.first_logit + node]) for node in nodes])
+            for walk, (tokens, nodes) in zip(plan.walks, taken, strict=True)
+        ]
+
+    @torch.inference_mode()
+    def forward(self, plan: StepPlan) -> torch.Tensor:
+        """Logits of plan.logit_rows, float32 [K, V]; features and scratch keep the step's rows."""
+        output = self._model.forward(
+            torch.from_numpy(plan.token_ids),
+            torch.from_numpy(plan.positions),
+            torch.from_numpy(plan.logit_rows),
+            self._layout(plan),
+            self._pool,
+            self._feature_layers,
+        )
+        self._features, self._rows = output.features, len(plan.token_ids)
+        return output.logits
+
+    @torch.inference_mode()
+    def commit(self, plan: CommitPlan) -> None:
+        if len(plan.rows):
+            rows, slots = (torch.from_numpy(array.astype(np.int64)) for array in (plan.rows, plan.slots))
+            commit_kv(self._pool.scratch(self._rows), self._pool.pages, rows, slots)
+
+    @torch.inference_mode()
+    def features(self, rows: NDArray[np.int32], layer_ids: tuple[int, ...]) -> NDArray[np.float32]:
+        """[rows, len(layer_ids) * hidden] of the last execute. Raises KeyError for a layer it did not keep."""
+        index = torch.from_numpy(rows)
+        chosen: NDArray[np.float32] = torch.cat(
+            [self._features[layer].index_select(0, index) for layer in layer_ids], dim=1
+        ).numpy()
+        return chosen
+
+    def _layout(self, plan: StepPlan) -> AttentionLayout:
+        # A segment sampled from its first row is at the end of its session, so nothing is committed behind its prefix;
+        # a chunk may be a replay, with committed rows behind it.
+        extends = np.zeros(len(plan.prefix_lens), np.bool_)
+        for walk in plan.walks:
+            extends[walk.segment] = walk.root_row == plan.row_offsets[walk.segment]
+        return build_layout(
+            row_offsets=plan.row_offsets,
+            prefix_lens=plan.prefix_lens,
+            block_tables=plan.block_tables,
+            parents=plan.parents,
+            extends=extends,
+            page_size=self._pool.page_size,
+        )
+
+
+def _tree_walk(walk: Walk) -> TreeWalk:
+    return TreeWalk(
+        first_row=walk.first_logit,
+        token_ids=walk.tree.token_ids,
+        parents=walk.tree.parents,
+        position=walk.position,
+        sampling=walk.sampling,
+    )

@@ -1,0 +1,275 @@
+"""Which rows run next: first come, first served into the running set, then one flat plan over all that is ready."""
+
+import enum
+import math
+from collections import deque
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from draftwood_verifier.cache.allocator import PageAllocator
+from draftwood_verifier.cache.prefix import PrefixCache
+from draftwood_verifier.plan import StepPlan, Walk
+from draftwood_verifier.sequence import Drafter, Sequence
+from draftwood_wire.errors import InvalidRequest, Overloaded
+from draftwood_wire.tree import EMPTY_TREE, TokenTree
+
+
+class SegmentKind(enum.Enum):
+    DECODE = "decode"
+    PREFILL = "prefill"
+    REPLAY = "replay"  # features only; its KV is in the pages already
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    sequence: Sequence
+    kind: SegmentKind
+    first_row: int
+    rows: int
+    start: int  # position of the first row
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    plan: StepPlan
+    segments: list[Segment]
+
+
+class Scheduler:
+    """Owns the waiting line, the running set and the pages of both."""
+
+    def __init__(self, *, pages: int, page_size: int, max_batch: int, max_waiting: int, prefill_chunk: int) -> None:
+        self.page_size = page_size
+        self.allocator = PageAllocator(pages)
+        self.prefix = PrefixCache(self.allocator, page_size)
+        self.waiting: deque[Sequence] = deque()
+        self.running: list[Sequence] = []
+        self._max_batch = max_batch
+        self._max_waiting = max_waiting
+        self._prefill_chunk = prefill_chunk
+        self._too_few = -1  # available pages when the first in line did not fit; it is not tried again with as many
+
+    @property
+    def token_capacity(self) -> int:
+        """Longest prompt and completion that the pool could ever hold; the last token needs no KV."""
+        return self.allocator.total * self.page_size + 1
+
+    def add(self, sequence: Sequence) -> None:
+        """Put a request in line; raises InvalidRequest when it can never run, Overloaded when the line is full."""
+        if sequence.length_limit > self.token_capacity:
+            raise InvalidRequest(
+                f"max_tokens: prompt and completion of {sequence.length_limit} tokens need more than "
+                f"the KV cache of {self.token_capacity} tokens"
+            )
+        if len(self.waiting) >= self._max_waiting:
+            raise Overloaded(f"{len(self.waiting)} requests are waiting already")
+        self.waiting.append(sequence)
+
+    def start_waiting(self) -> list[Sequence]:
+        """Move requests from the line into the running set, in order, while batch and pages last."""
+        started: list[Sequence] = []
+        while self.waiting and len(self.running) < self._max_batch and self.allocator.available != self._too_few:
+            if not self._reserve(self.waiting[0]):
+                self._too_few = self.allocator.available
+                break
+            sequence = self.waiting.popleft()
+            self.running.append(sequence)
+            started.append(sequence)
+        return started
+
+    def remove(self, sequence: Sequence) -> None:
+        """Take a request out wherever it is and let go of its pages."""
+        if sequence.done:
+            return
+        sequence.done = True
+        if sequence in self.running:
+            self.running.remove(sequence)
+            self.allocator.release(sequence.pages)
+            sequence.pages = []
+            self._too_few = -1
+        else:
+            self.waiting.remove(sequence)
+            self._too_few = -1
+
+    def publish(self, sequence: Sequence) -> None:
+        """Offer the session's full pages to later prompts."""
+        if sequence.computed // self.page_size > len(sequence.page_keys):
+            self.prefix.publish(sequence.tokens, sequence.pages, sequence.page_keys, sequence.computed)
+
+    def schedule(self, now: float) -> Step | None:
+        """Everything that can run now without waiting for a drafter; None when that is nothing."""
+        held = self._held(now)
+        rows = _Rows()
+        budget = self._prefill_chunk
+        replays = [s for s in self.running if _replays(s)]
+        for sequence in self.running:
+            if sequence.prefilled and not (held and _is_held(sequence, held)):
+                rows.add_decode(sequence)
+        # Half of the budget each, so that neither prompts nor late drafters starve.
+        replay_budget = budget // 2 if any(not s.prefilled for s in self.running) else budget
+        for sequence in replays:
+            replay_budget -= rows.add_replay(sequence, replay_budget)
+        if replays:
+            budget = max(1, budget // 2)
+        for sequence in self.running:
+            if not sequence.prefilled:
+                budget -= rows.add_prefill(sequence, budget)
+        return rows.step()
+
+    def next_deadline(self, now: float) -> float | None:
+        """When the first of the awaited drafters is given up."""
+        deadlines = [s.draft.deadline for s in self.running if _awaited(s, now) and s.draft is not None]
+        return min(deadlines, default=None)
+
+    def check_ledger(self) -> None:
+        """Assert that every page is free, held by a running session, or cached."""
+        self.allocator.check_ledger([sequence.pages for sequence in self.running])
+
+    def _held(self, now: float) -> set[Drafter]:
+        """Drafters that owe an answer: their sessions stay together, so that the next draft is one batch too."""
+        return {s.draft.drafter for s in self.running if s.draft is not None and _awaited(s, now)}
+
+    def _reserve(self, sequence: Sequence) -> bool:
+        # The worst case is reserved here, so nothing is ever preempted.
+        needed = math.ceil((sequence.length_limit - 1) / self.page_size)
+        cached, keys = self.prefix.match(sequence.tokens)
+        idle = sum(self.allocator.is_idle(page) for page in cached)
+        if needed - len(cached) > self.allocator.available - idle:
+            return False
+        for page in cached:
+            self.allocator.share(page)
+        sequence.pages = cached + self.allocator.allocate(needed - len(cached))
+        sequence.block_table = np.array(sequence.pages, np.int32)
+        sequence.page_keys = keys
+        sequence.computed = sequence.cached_tokens = len(cached) * self.page_size
+        return True
+
+
+def _awaited(sequence: Sequence, now: float) -> bool:
+    return sequence.draft is not None and sequence.prefilled and sequence.draft.awaited(now)
+
+
+def _is_held(sequence: Sequence, held: set[Drafter]) -> bool:
+    draft = sequence.draft
+    return draft is not None and not draft.lagging and draft.drafter in held
+
+
+def _replays(sequence: Sequence) -> bool:
+    draft = sequence.draft
+    return draft is not None and draft.replay is not None and not draft.drafter.congested
+
+
+def _usable_tree(sequence: Sequence) -> TokenTree:
+    """The session's tree within its node limit, and no deeper than tokens can still be committed."""
+    draft = sequence.draft
+    if draft is None or draft.tree is None:
+        return EMPTY_TREE
+    tree = draft.tree.cut(sequence.node_limit)
+    # A node at the last allowed position adds nothing: its token is drawn at its parent's row anyway.
+    return _no_deeper(tree, sequence.length_limit - len(sequence.tokens) - 1)
+
+
+def _no_deeper(tree: TokenTree, depth: int) -> TokenTree:
+    if depth >= len(tree) or not len(tree):
+        return tree
+    if depth <= 0:
+        return EMPTY_TREE
+    kept = np.flatnonzero(tree.depths() <= depth)
+    new_index = np.zeros(len(tree) + 1, np.int32)
+    new_index[kept + 1] = np.arange(1, len(kept) + 1)
+    return TokenTree(
+        token_ids=tree.token_ids[kept], parents=new_index[tree.parents[kept]], log_probs=tree.log_probs[kept]
+    )
+
+
+@dataclass(slots=True)
+class _Rows:
+    """A plan in the making; plain lists, which are cheaper than arrays at these sizes."""
+
+    token_ids: list[int] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
+    parents: list[int] = field(default_factory=list)
+    is_chain: list[bool] = field(default_factory=list)
+    logit_rows: list[int] = field(default_factory=list)
+    walks: list[Walk] = field(default_factory=list)
+    segments: list[Segment] = field(default_factory=list)
+
+    def add_decode(self, sequence: Sequence) -> None:
+        """The root and the nodes of its tree; a plain row is a root without nodes."""
+        tree = _usable_tree(sequence)
+        root, start = len(self.token_ids), len(sequence.tokens) - 1
+        self._walk(sequence, root, tree)
+        self.logit_rows.extend(range(root, root + 1 + len(tree)))
+        self._segment(sequence, SegmentKind.DECODE, 1 + len(tree), start)
+        self.token_ids.append(sequence.tokens[start])
+        self.positions.append(start)
+        self.parents.append(-1)
+        chain = True
+        if len(tree):
+            parents = tree.parents.tolist()
+            chain = parents == list(range(len(tree)))
+            self.token_ids += tree.token_ids.tolist()
+            self.positions += (tree.depths() + start).tolist()
+            self.parents += parents
+        self.is_chain.append(chain)
+
+    def add_prefill(self, sequence: Sequence, budget: int) -> int:
+        """The next chunk of the prompt; returns the tokens it takes."""
+        count = min(budget, sequence.prompt_len - sequence.computed)
+        if count <= 0:
+            return 0
+        last_row = len(self.token_ids) + count - 1
+        if sequence.computed + count == sequence.prompt_len:
+            self._walk(sequence, last_row, EMPTY_TREE)
+            self.logit_rows.append(last_row)
+        self._chunk(sequence, SegmentKind.PREFILL, sequence.computed, count)
+        return count
+
+    def add_replay(self, sequence: Sequence, budget: int) -> int:
+        """The next chunk of the features that the drafter asked for; returns the tokens it takes."""
+        replay = sequence.draft.replay if sequence.draft else None
+        assert replay is not None, "no replay was asked for"
+        count = min(budget, len(replay))
+        if count > 0:
+            self._chunk(sequence, SegmentKind.REPLAY, replay.start, count)
+        return max(0, count)
+
+    def step(self) -> Step | None:
+        if not self.segments:
+            return None
+        # The model reads tables only up to prefix_len, so a table longer than that is fine.
+        plan = StepPlan(
+            token_ids=np.array(self.token_ids, np.int32),
+            positions=np.array(self.positions, np.int32),
+            row_offsets=np.array([s.first_row for s in self.segments] + [len(self.token_ids)], np.int32),
+            prefix_lens=np.array([s.start for s in self.segments], np.int32),
+            block_tables=[s.sequence.block_table for s in self.segments],
+            parents=np.array(self.parents, np.int32),
+            is_chain=np.array(self.is_chain, np.bool_),
+            logit_rows=np.array(self.logit_rows, np.int32),
+            walks=self.walks,
+        )
+        return Step(plan, self.segments)
+
+    def _chunk(self, sequence: Sequence, kind: SegmentKind, start: int, count: int) -> None:
+        self._segment(sequence, kind, count, start)
+        self.token_ids += sequence.tokens[start : start + count]
+        self.positions.extend(range(start, start + count))
+        self.parents.extend(range(-1, count - 1))
+        self.is_chain.append(True)
+
+    def _segment(self, sequence: Sequence, kind: SegmentKind, rows: int, start: int) -> None:
+        self.segments.append(Segment(sequence, kind, len(self.token_ids), rows, start))
+
+    def _walk(self, sequence: Sequence, row: int, tree: TokenTree) -> None:
+        self.walks.append(
+            Walk(
+                segment=len(self.segments),
+                first_logit=len(self.logit_rows),
+                root_row=row,
+                tree=tree,
+                position=len(sequence.tokens),
+                sampling=sequence.sampling,
+            )
+        )

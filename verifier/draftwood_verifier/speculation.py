@@ -1,0 +1,257 @@
+"""The drafters' side: one bidi stream a drafter, as a receive loop and a send loop.
+
+What comes in is not trusted; what goes out waits in a bounded queue, so that a drafter that does not read is dropped
+and never holds up the engine.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import numpy as np
+from numpy.typing import NDArray
+
+from draftwood_verifier.commit import Commit
+from draftwood_verifier.engine import Engine
+from draftwood_verifier.sequence import DraftMode, Sequence
+from draftwood_wire.errors import Incompatible, InvalidRequest, Overloaded, Unavailable
+from draftwood_wire.tensor import row_chunks, tensor_to_proto
+from draftwood_wire.tree import MAX_NODES, tree_from_proto
+from draftwood_wire.v1 import sampling_pb2, tensor_pb2
+from draftwood_wire.v1 import verifier_service_pb2 as pb
+
+_LOG = logging.getLogger(__name__)
+Context = grpc.aio.ServicerContext[Any, Any]
+Frames = AsyncIterator[pb.SpeculateRequest]
+
+HELLO_TIMEOUT_S = 10.0
+# Frames that wait for a drafter to read: above the first, replayed features wait; above the second, it is dropped.
+CONGESTED_BYTES = 8 * 1024 * 1024
+QUEUE_LIMIT_BYTES = 256 * 1024 * 1024
+# Features of one CommitBatch; a batch that has more goes out as several.
+COMMIT_LIMIT_BYTES = 4 * 1024 * 1024
+
+_DATA_TYPES = {tensor_pb2.DATA_TYPE_FLOAT32, tensor_pb2.DATA_TYPE_FLOAT16, tensor_pb2.DATA_TYPE_BFLOAT16}
+_MODES = {
+    DraftMode.OFF: sampling_pb2.SPECULATION_MODE_OFF,
+    DraftMode.CHAIN: sampling_pb2.SPECULATION_MODE_CHAIN,
+    DraftMode.TREE: sampling_pb2.SPECULATION_MODE_TREE,
+}
+
+
+class SpeculationHandler:
+    """Takes drafters in, and feeds the engine with what they send."""
+
+    def __init__(
+        self, engine: Engine, *, tokenizer_fingerprint: str, queue_limit_bytes: int = QUEUE_LIMIT_BYTES
+    ) -> None:
+        self._engine = engine
+        self._fingerprint = tokenizer_fingerprint
+        self.queue_limit_bytes = queue_limit_bytes
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closing = False
+
+    async def serve(self, frames: Frames, context: Context) -> None:
+        """One drafter from Hello to its end; raises Incompatible, InvalidRequest or Overloaded."""
+        hello = await _read_hello(frames)
+        self._check(hello)
+        stream = DrafterStream(hello, self._engine, self.queue_limit_bytes)
+        await context.write(_welcome(stream))
+        self._engine.join(stream)
+        _LOG.info("drafter %s joined", stream.drafter_id)
+        try:
+            await self._both_ways(stream, frames, context)
+        finally:
+            self._engine.leave(stream)
+            _LOG.info("drafter %s left", stream.drafter_id)
+        if self._closing:
+            raise Unavailable("this verifier is stopping")
+
+    def close(self) -> None:
+        """End all streams; the drafters will dial again, and find nobody or somebody else."""
+        self._closing = True
+        for task in self._tasks:
+            task.cancel()
+
+    async def _both_ways(self, stream: "DrafterStream", frames: Frames, context: Context) -> None:
+        loops = (self._receive(stream, frames), stream.send(context), stream.overflow())
+        tasks = {asyncio.create_task(loop) for loop in loops}
+        self._tasks |= tasks
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._tasks -= tasks
+            for task in tasks:
+                task.cancel()
+        for task in done:
+            with contextlib.suppress(asyncio.CancelledError, grpc.RpcError):
+                task.result()
+
+    async def _receive(self, stream: "DrafterStream", frames: Frames) -> None:
+        async for frame in frames:
+            self._take(stream, frame)
+
+    def _take(self, stream: "DrafterStream", frame: pb.SpeculateRequest) -> None:
+        drafters = self._engine.drafters
+        kind = frame.WhichOneof("frame")
+        if kind == "proposals":
+            for proposal in frame.proposals.proposals:
+                drafters.propose(stream, proposal.session_id, proposal.base_len, tree_from_proto(proposal.tree))
+        elif kind == "context_request":
+            request = frame.context_request
+            drafters.ask_replay(stream, request.session_id, request.from_position)
+        elif kind == "session_error":
+            drafters.give_up(stream, frame.session_error.session_id)
+        else:  # a second Hello, or a frame of a later minor
+            drafters.counters.refused += 1
+        self._engine.wake()
+
+    def _check(self, hello: pb.Hello) -> None:
+        runner = self._engine.runner
+        if hello.vocab_size != runner.vocab_size:
+            raise Incompatible(f"vocab_size: the drafter has {hello.vocab_size}, the target {runner.vocab_size}")
+        if hello.hidden_size != runner.hidden_size:
+            raise Incompatible(f"hidden_size: the drafter has {hello.hidden_size}, the target {runner.hidden_size}")
+        theirs, ours = hello.tokenizer_fingerprint, self._fingerprint
+        if theirs and ours and theirs != ours:
+            raise Incompatible(f"tokenizer_fingerprint: the drafter has {theirs}, the target {ours}")
+        layer_ids = list(hello.target_layer_ids)
+        if not layer_ids or max(layer_ids) >= runner.layers or len(set(layer_ids)) < len(layer_ids):
+            raise Incompatible(f"target_layer_ids: {layer_ids} are not distinct layers of 0..{runner.layers - 1}")
+        if hello.block_size < 2:
+            raise Incompatible(f"block_size: {hello.block_size} is below 2")
+        if hello.node_limit < 1:
+            raise Incompatible(f"node_limit: {hello.node_limit} is below 1")
+        if hello.feature_data_type not in _DATA_TYPES:
+            raise Incompatible(f"feature_data_type: {hello.feature_data_type} can't be sent")
+
+
+class DrafterStream:
+    """One connected drafter, as the engine sees it; its methods only put frames into the queue."""
+
+    def __init__(self, hello: pb.Hello, engine: Engine, queue_limit_bytes: int) -> None:
+        self.sessions: dict[int, Sequence] = {}
+        self.late = False
+        self.drafter_id = hello.drafter_id
+        self.layer_ids = tuple(hello.target_layer_ids)
+        self.node_limit = min(hello.node_limit, MAX_NODES)
+        self.max_depth = hello.block_size - 1
+        self.data_type = hello.feature_data_type
+        self._engine = engine
+        self._limit_bytes = queue_limit_bytes
+        self._queue: deque[tuple[pb.SpeculateResponse, int]] = deque()
+        self._queued_bytes = 0
+        self._waiter: asyncio.Future[None] | None = None
+        self._overflowed = asyncio.Event()
+
+    @property
+    def congested(self) -> bool:
+        return self._queued_bytes > CONGESTED_BYTES
+
+    def send_opened(self, sequence: Sequence, features_from: int) -> None:
+        assert sequence.draft is not None, "a session is opened before it has a draft"
+        params = sequence.sampling
+        opened = pb.SessionOpened(
+            session_id=sequence.session_id,
+            token_ids=sequence.tokens,
+            features_from=features_from,
+            sampling=sampling_pb2.SamplingParams(
+                temperature=params.temperature,
+                top_k=params.top_k,
+                top_p=params.top_p,
+                min_p=params.min_p,
+                seed=params.seed,
+            ),
+            speculation=sampling_pb2.SpeculationParams(
+                mode=_MODES[sequence.mode], node_limit=sequence.draft.node_limit
+            ),
+            traceparent=sequence.traceparent,
+        )
+        self._put(pb.SpeculateResponse(session_opened=opened))
+
+    def send_features(self, session_id: int, start: int, features: NDArray[np.float32]) -> None:
+        for first, rows in row_chunks(features):
+            tensor = tensor_to_proto(rows, self.data_type)
+            chunk = pb.FeatureChunk(session_id=session_id, start_position=start + first, features=tensor)
+            self._put(pb.SpeculateResponse(features=chunk))
+
+    def send_commits(self, commits: list[Commit], features: NDArray[np.float32]) -> None:
+        row_limit = max(1, COMMIT_LIMIT_BYTES // (4 * max(1, features.shape[1])))
+        first_row = rows = 0
+        messages: list[pb.Commit] = []
+        for commit in commits:
+            if messages and rows + len(commit.rows) > row_limit:
+                self._put_commits(messages, features[first_row : first_row + rows])
+                first_row, rows, messages = first_row + rows, 0, []
+            messages.append(_commit_message(commit))
+            rows += len(commit.rows)
+        self._put_commits(messages, features[first_row:])
+
+    def send_closed(self, session_id: int) -> None:
+        self._put(pb.SpeculateResponse(session_closed=pb.SessionClosed(session_id=session_id)))
+
+    async def send(self, context: Context) -> None:
+        """The send loop."""
+        while True:
+            if not self._queue:
+                self._waiter = asyncio.get_running_loop().create_future()
+                await self._waiter
+                continue
+            frame, size_bytes = self._queue.popleft()
+            await context.write(frame)
+            was_congested = self.congested
+            self._queued_bytes -= size_bytes
+            if was_congested and not self.congested:
+                self._engine.wake()
+
+    async def overflow(self) -> None:
+        """Return never; raises Overloaded when too much waits for the drafter to read."""
+        await self._overflowed.wait()
+        raise Overloaded(f"{self._queued_bytes} bytes wait for drafter {self.drafter_id}, which does not read them")
+
+    def _put_commits(self, messages: list[pb.Commit], features: NDArray[np.float32]) -> None:
+        batch = pb.CommitBatch(commits=messages, features=tensor_to_proto(features, self.data_type))
+        self._put(pb.SpeculateResponse(commits=batch))
+
+    def _put(self, frame: pb.SpeculateResponse) -> None:
+        if self._overflowed.is_set():
+            return
+        size_bytes = frame.ByteSize()
+        self._queued_bytes += size_bytes
+        if self._queued_bytes > self._limit_bytes:
+            self._overflowed.set()
+        self._queue.append((frame, size_bytes))
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+def _commit_message(commit: Commit) -> pb.Commit:
+    return pb.Commit(
+        session_id=commit.sequence.session_id,
+        round=commit.round,
+        base_len=commit.base_len,
+        token_ids=commit.tokens,
+        feature_rows=len(commit.rows),
+        nodes_verified=commit.nodes_verified,
+    )
+
+
+def _welcome(stream: DrafterStream) -> pb.SpeculateResponse:
+    return pb.SpeculateResponse(
+        welcome=pb.Welcome(protocol_minor=0, feature_data_type=stream.data_type, node_limit=stream.node_limit)
+    )
+
+
+async def _read_hello(frames: Frames) -> pb.Hello:
+    try:
+        async with asyncio.timeout(HELLO_TIMEOUT_S):
+            frame = await anext(frames, None)
+    except TimeoutError:
+        raise InvalidRequest(f"hello: did not come within {HELLO_TIMEOUT_S:g} s") from None
+    if frame is None or frame.WhichOneof("frame") != "hello":
+        raise InvalidRequest("hello: must be the first frame")
+    return frame.hello
