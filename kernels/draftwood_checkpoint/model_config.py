@@ -44,6 +44,9 @@ class ModelConfig:
 def load_model_config(folder: Path) -> ModelConfig:
     """Raises UnsupportedConfig naming the field that is missing, malformed or not implemented."""
     fields = read_fields(folder / "config.json")
+    # Drafts may have sliding layers, so this is not in `model_config`.
+    if fields.get("use_sliding_window"):
+        raise UnsupportedConfig("config.json: use_sliding_window: not implemented for a target")
     generation = folder / "generation_config.json"
     return model_config(fields, read_fields(generation) if generation.is_file() else {})
 

@@ -4,11 +4,11 @@ from pathlib import Path as FilePath
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+
 from draftwood_kernels.commit_kv import commit_kv
 from draftwood_kernels.tree_attention import AttentionLayout, build_layout
 from draftwood_kernels.walk_tree import TreeWalk, walk_trees
-from numpy.typing import NDArray
-
 from draftwood_verifier.cache.pool import KVPool
 from draftwood_verifier.model.decoder import DecoderModel
 from draftwood_verifier.model.loading import load_model

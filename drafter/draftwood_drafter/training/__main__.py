@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 from draftwood_drafter.training.corpus import Document, folder, split, standard_library
 from draftwood_drafter.training.drafter import DrafterPlan, default_layer_ids, train_drafter
 from draftwood_drafter.training.evaluate import accepted_length, greedy_texts, load_drafter
-from draftwood_drafter.training.labels import LabelPlan, generate_labels, load_labels, load_target
+from draftwood_drafter.training.labels import LabelPlan, eos_of, generate_labels, load_labels, load_target
 from draftwood_drafter.training.prompts import held_out_prompts, read_prompts, write_prompts
 from draftwood_drafter.training.target import TargetPlan, pack, train_target
 from draftwood_drafter.training.tokenizer import save_tokenizer, train_tokenizer
@@ -112,7 +112,7 @@ def _labels(arguments: argparse.Namespace) -> None:
     tokens = pack(train, _tokenizer_of(arguments.target))
     plan = LabelPlan(output=arguments.output, sequences=arguments.sequences)
     target = load_target(arguments.target)
-    generate_labels(plan, target, tokens, target.generation_config.eos_token_id)
+    generate_labels(plan, target, tokens, eos_of(target))
 
 
 def _drafter(arguments: argparse.Namespace) -> None:

@@ -24,14 +24,26 @@ def save_state(output: Path, step: int, module: nn.Module, optimizers: Iterable[
             tensors |= {f"optimizer.{index}.{key}.{slot}": torch.as_tensor(v).clone() for slot, v in slots.items()}
     save_file(tensors, fresh / "state.safetensors")
     (fresh / "step.json").write_text(json.dumps({"step": step}))
-    shutil.rmtree(output / STATE, ignore_errors=True)
+    old = output / f"{STATE}.old"
+    shutil.rmtree(old, ignore_errors=True)
+    if (output / STATE).exists():
+        os.replace(output / STATE, old)
     os.replace(fresh, output / STATE)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def write_weights(weights: dict[str, Tensor], path: Path) -> None:
+    """Replace a checkpoint's weights in one move, so that nobody reads half a file."""
+    fresh = path.with_suffix(".new")
+    save_file(weights, fresh, metadata={"format": "pt"})
+    os.replace(fresh, path)
 
 
 def load_state(output: Path, module: nn.Module, optimizers: Iterable[torch.optim.Optimizer]) -> int:
     """Restore what `save_state` wrote and return its step; 0 and nothing changed when there is no state yet."""
-    folder = output / STATE
-    if not folder.exists():
+    # A run that died between the two moves of `save_state` left the last state under its other name.
+    folder = next((f for f in (output / STATE, output / f"{STATE}.old") if f.exists()), None)
+    if folder is None:
         return 0
     tensors = load_file(folder / "state.safetensors")
     with torch.no_grad():

@@ -9,12 +9,11 @@ from typing import Any
 
 import torch
 from draftwood_checkpoint.draft_config import load_draft_config
-from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional
 
 from draftwood_drafter.training.blocks import Blocks, choose_anchors, make_blocks
-from draftwood_drafter.training.checkpointing import load_state, save_state
+from draftwood_drafter.training.checkpointing import load_state, save_state, write_weights
 from draftwood_drafter.training.model import TrainableDrafter
 from draftwood_drafter.training.schedule import make_optimizers, set_learning_rate
 
@@ -51,7 +50,7 @@ def default_layer_ids(target_layers: int, count: int) -> tuple[int, ...]:
 def write_draft_config(plan: DrafterPlan, target_config: Any) -> None:
     """config.json in the published format; sizes follow the target, the rope is plain."""
     layer_ids = plan.layer_ids or default_layer_ids(target_config.num_hidden_layers, 3)
-    theta = (getattr(target_config, "rope_parameters", None) or {}).get("rope_theta", 10000.0)
+    theta = _rope_theta(target_config)
     head_dim = (
         getattr(target_config, "head_dim", None) or target_config.hidden_size // target_config.num_attention_heads
     )
@@ -88,6 +87,14 @@ def write_draft_config(plan: DrafterPlan, target_config: Any) -> None:
     (plan.output / "config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
+def _rope_theta(target_config: Any) -> float:
+    theta = (getattr(target_config, "rope_parameters", None) or {}).get("rope_theta")
+    theta = theta or getattr(target_config, "rope_theta", None)
+    if theta is None:
+        raise ValueError(f"{target_config.model_type}: config.json names no rope_theta; add it")
+    return float(theta)
+
+
 class FeatureSource:
     """Target hidden states [S, T, layers * hidden] of label rows; id l is the output of decoder layer l."""
 
@@ -107,7 +114,7 @@ class FeatureSource:
 
     def _compute(self, ids: Tensor) -> Tensor:
         with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
-            states = self._target.model(input_ids=ids, output_hidden_states=True, use_cache=False).hidden_states
+            states = self._target.get_decoder()(input_ids=ids, output_hidden_states=True, use_cache=False).hidden_states
         return torch.cat([states[layer + 1] for layer in self._layer_ids], dim=-1)
 
 
@@ -157,7 +164,7 @@ def train_drafter(plan: DrafterPlan, target: Any, ids: Tensor, lengths: Tensor, 
 def export_drafter(model: TrainableDrafter, output: Path) -> None:
     """Weights in bf16 under the published tensor names."""
     weights = {name: value.detach().to(torch.bfloat16).contiguous() for name, value in model.named_parameters()}
-    save_file(weights, output / "model.safetensors", metadata={"format": "pt"})
+    write_weights(weights, output / "model.safetensors")
 
 
 def block_logits(model: TrainableDrafter, target: Any, features: Tensor, input_ids: Tensor, anchors: Tensor) -> Tensor:
@@ -175,7 +182,7 @@ def _step(
         logits = block_logits(model, target, features, blocks.input_ids, blocks.anchors).float()
     losses = functional.cross_entropy(logits.flatten(0, 2), blocks.labels.flatten(), reduction="none")
     loss = (losses * blocks.weights.flatten()).sum() / blocks.weights.sum()
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     for optimizer in optimizers:
         optimizer.step()

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from draftwood_drafter.training.drafter import FeatureSource, block_logits
+from draftwood_drafter.training.labels import eos_of
 from draftwood_drafter.training.model import TrainableDrafter
 
 
@@ -38,7 +39,7 @@ def greedy_texts(
     target: Any, prompts: list[list[int]], new_tokens: int, layer_ids: tuple[int, ...]
 ) -> list[GreedyText]:
     texts = []
-    eos = target.generation_config.eos_token_id
+    eos = eos_of(target)
     for prompt in prompts:
         row = torch.tensor([prompt])
         mask = torch.ones_like(row)

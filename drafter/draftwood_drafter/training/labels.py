@@ -34,6 +34,14 @@ def load_target(folder: Path) -> Any:
     return model.requires_grad_(False).eval()
 
 
+def eos_of(target: Any) -> int:
+    """The end-of-text id; of several, the first one."""
+    eos = target.generation_config.eos_token_id
+    if eos is None:
+        raise ValueError(f"{target.name_or_path}: generation_config.json names no eos_token_id")
+    return int(eos[0] if isinstance(eos, list) else eos)
+
+
 def generate_labels(plan: LabelPlan, target: Any, tokens: NDArray[np.int32], eos_token_id: int) -> None:
     """Continue random windows of `tokens` int32 [n] and write ids [sequences, length] with their valid lengths."""
     generator = np.random.default_rng(plan.seed)
@@ -73,6 +81,8 @@ def _continue(target: Any, prompts: Tensor, plan: LabelPlan, eos: int, *, sample
         max_new_tokens=plan.new_tokens,
         eos_token_id=eos,
         pad_token_id=eos,
+        # The default cache is copied whole for every token.
+        cache_implementation="static",
         **how,
     )
     missing = prompts.shape[1] + plan.new_tokens - ids.shape[1]

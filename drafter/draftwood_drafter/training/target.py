@@ -8,13 +8,12 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn import functional
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from draftwood_drafter.training.checkpointing import load_state, save_state
+from draftwood_drafter.training.checkpointing import load_state, save_state, write_weights
 from draftwood_drafter.training.corpus import Document
 from draftwood_drafter.training.schedule import make_optimizers, set_learning_rate
 from draftwood_drafter.training.tokenizer import EOS
@@ -66,7 +65,7 @@ def build_target(plan: TargetPlan, tokenizer: Tokenizer) -> Qwen3ForCausalLM:
         eos_token_id=eos,
         pad_token_id=None,
     )
-    return Qwen3ForCausalLM(config)  # type: ignore[no-untyped-call]
+    return Qwen3ForCausalLM(config)
 
 
 def train_target(plan: TargetPlan, tokenizer: Tokenizer, train: list[Document], held_out: list[Document]) -> None:
@@ -109,7 +108,7 @@ def export_target(model: Qwen3ForCausalLM, tokenizer: Tokenizer, output: Path) -
     generation = {"eos_token_id": tokenizer.token_to_id(EOS), "do_sample": False}
     (output / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n")
     weights = {n: p.detach().to(torch.bfloat16).contiguous() for n, p in model.named_parameters()}
-    save_file(weights, output / "model.safetensors", metadata={"format": "pt"})
+    write_weights(weights, output / "model.safetensors")
 
 
 def _batch(tokens: NDArray[np.int32], plan: TargetPlan, step: int) -> Tensor:
@@ -127,7 +126,7 @@ def _loss(model: Qwen3ForCausalLM, ids: Tensor) -> Tensor:
 
 def _step(model: Qwen3ForCausalLM, optimizers: list[torch.optim.Optimizer], ids: Tensor) -> float:
     loss = _loss(model, ids)
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     for optimizer in optimizers:
         optimizer.step()

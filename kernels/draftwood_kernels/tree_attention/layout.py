@@ -26,7 +26,7 @@ class Segment:
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionLayout:
-    """extension_rows, extension_slots int64 [k]: rows written behind their prefix, and where; none when there are none."""
+    """extension_rows, extension_slots int64 [k]: the rows that are written behind their prefix, and where; or none."""
 
     segments: list[Segment]
     page_size: int
@@ -88,14 +88,14 @@ def _segment(
 
 
 def _mask(parents: NDArray[np.int32], prefix_len: int) -> torch.Tensor:
-    """One pass a depth: every row marks itself, then its parent, then its parent's parent, until all are at the root."""
+    """One pass a depth: every row marks itself, then its parent, then that one's parent, until all are at the root."""
     rows = np.arange(len(parents))
     mask = np.zeros((len(parents), prefix_len + len(parents)), np.float32)
     mask[:, prefix_len:] = -np.inf
     if (parents == rows - 1).all():
         mask[:, prefix_len:] = np.triu(mask[:, prefix_len:], 1)
         return torch.from_numpy(mask)
-    ancestors = rows
+    ancestors: NDArray[np.integer] = rows
     while len(rows):
         mask[rows, prefix_len + ancestors] = 0
         above = parents[ancestors]

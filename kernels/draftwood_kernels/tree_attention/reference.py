@@ -1,7 +1,7 @@
 """One fused attention call a segment, on keys that lie side by side.
 
-Measured on 2 cores: a call on a slice of the pages takes 20 to 110 µs where gathering a batch of prefixes into one padded
-call costs more for its copies than it saves in calls. It also keeps a session's arithmetic free of its neighbours.
+Measured on 2 cores: a call on a slice of the pages takes 20 to 110 µs; gathering a batch of prefixes into one padded
+call costs more in copies than it saves in calls. This way a session's arithmetic is also free of its neighbours.
 """
 
 import torch

@@ -1,18 +1,21 @@
-"""Tiny random targets that transformers writes, and their logits as transformers computes them."""
+"""Tiny random targets that transformers writes, their logits as transformers computes them, and step plans."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from draftwood_verifier.plan import StepPlan, Walk
-from draftwood_wire.tree import EMPTY_TREE
-from draftwood_kernels.sample import SamplingParams
 from numpy.typing import NDArray
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
+from draftwood_kernels.sample import SamplingParams
+from draftwood_verifier.plan import CommitPlan, StepPlan, Walk
+from draftwood_wire.tree import EMPTY_TREE, TokenTree
+
 PAGE_SIZE = 4
 VOCAB = 97
+GREEDY = SamplingParams(temperature=0)
 
 _SIZES: dict[str, Any] = {
     "vocab_size": VOCAB,
@@ -88,36 +91,83 @@ class Oracle:
         return features
 
 
-def make_plan(segments: list[tuple[list[int], int, list[int], list[int]]]) -> StepPlan:
-    """Segments of (token ids, prefix length, parents, page table), every row wanting logits."""
-    sizes = [len(ids) for ids, _, _, _ in segments]
-    positions = []
-    for ids, prefix, parents, _ in segments:
-        depth: list[int] = []
-        for parent in parents:
-            depth.append(0 if parent < 0 else depth[parent] + 1)
-        positions += [prefix + d for d in depth]
-        assert len(ids) == len(parents)
-    rows = sum(sizes)
-    return StepPlan(
-        token_ids=np.array([t for ids, _, _, _ in segments for t in ids], np.int32),
-        positions=np.array(positions, np.int32),
-        row_offsets=np.cumsum([0, *sizes]).astype(np.int32),
-        prefix_lens=np.array([prefix for _, prefix, _, _ in segments], np.int32),
-        block_tables=[np.array(table, np.int32) for _, _, _, table in segments],
-        parents=np.array([p for _, _, parents, _ in segments for p in parents], np.int32),
-        is_chain=np.array([parents == list(range(-1, len(parents) - 1)) for _, _, parents, _ in segments]),
-        logit_rows=np.arange(rows, dtype=np.int32),
-        walks=[],
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """One segment: its tokens at prefix_len + depth, hung by `parents`; `tree` makes it a decode segment."""
+
+    ids: list[int]
+    prefix_len: int
+    parents: list[int]
+    table: list[int]
+    tree: TokenTree | None = None
+    sampling: SamplingParams = GREEDY
+
+
+def chain(ids: list[int], prefix_len: int, table: list[int]) -> Rows:
+    """A prefill chunk or a replay."""
+    return Rows(ids=ids, prefix_len=prefix_len, parents=list(range(-1, len(ids) - 1)), table=table)
+
+
+def decode(
+    root: int, prefix_len: int, table: list[int], tree: TokenTree = EMPTY_TREE, sampling: SamplingParams = GREEDY
+) -> Rows:
+    """The root alone, or the root and a tree."""
+    return Rows(
+        ids=[root, *tree.token_ids.tolist()],
+        prefix_len=prefix_len,
+        parents=[-1, *tree.parents.tolist()],
+        table=table,
+        tree=tree,
+        sampling=sampling,
     )
 
 
-def chain(start: int, count: int) -> list[int]:
-    return list(range(start - 1, start + count - 1))
+def make_plan(segments: list[Rows], logit_rows: list[int] | None = None) -> StepPlan:
+    """Every row wants logits unless `logit_rows` says which."""
+    sizes = [len(segment.ids) for segment in segments]
+    offsets = np.cumsum([0, *sizes]).astype(np.int32)
+    return StepPlan(
+        token_ids=np.array([token for s in segments for token in s.ids], np.int32),
+        positions=np.array([s.prefix_len + depth for s in segments for depth in _depths(s.parents)], np.int32),
+        row_offsets=offsets,
+        prefix_lens=np.array([s.prefix_len for s in segments], np.int32),
+        block_tables=[np.array(s.table, np.int32) for s in segments],
+        parents=np.array([parent for s in segments for parent in s.parents], np.int32),
+        is_chain=np.array([s.parents == list(range(-1, len(s.ids) - 1)) for s in segments]),
+        logit_rows=np.array(list(range(sum(sizes))) if logit_rows is None else logit_rows, np.int32),
+        walks=[_walk(index, s, int(offsets[index])) for index, s in enumerate(segments) if s.tree is not None],
+    )
 
 
-def plain_walk(segment: int, first_logit: int, root_row: int, position: int) -> Walk:
+def _depths(parents: list[int]) -> list[int]:
+    depths: list[int] = []
+    for parent in parents:
+        depths.append(0 if parent < 0 else depths[parent] + 1)
+    return depths
+
+
+def _walk(index: int, rows: Rows, first: int) -> Walk:
+    assert rows.tree is not None
     return Walk(
-        segment=segment, first_logit=first_logit, root_row=root_row, tree=EMPTY_TREE, position=position,
-        sampling=SamplingParams(),
-    )  # fmt: skip
+        segment=index,
+        first_logit=first,
+        root_row=first,
+        tree=rows.tree,
+        position=rows.prefix_len + 1,
+        sampling=rows.sampling,
+    )
+
+
+def make_tree(token_ids: list[int], parents: list[int]) -> TokenTree:
+    return TokenTree(
+        token_ids=np.array(token_ids, np.int32),
+        parents=np.array(parents, np.int32),
+        log_probs=-np.arange(len(parents), dtype=np.float32),
+    )
+
+
+def commit_plan(rows: list[int], first_position: int, table: list[int]) -> CommitPlan:
+    """`rows` to the slots of the positions from `first_position` on."""
+    positions = range(first_position, first_position + len(rows))
+    slots = [table[p // PAGE_SIZE] * PAGE_SIZE + p % PAGE_SIZE for p in positions]
+    return CommitPlan(rows=np.array(rows, np.int32), slots=np.array(slots, np.int32))

@@ -1,11 +1,11 @@
 """The attention block of one layer over the flat rows of a step."""
 
 import torch
+
 from draftwood_checkpoint.model_config import ModelConfig
 from draftwood_kernels.rms_norm import rms_norm
 from draftwood_kernels.rotary import rotate_pairs
 from draftwood_kernels.tree_attention import AttentionLayout, tree_attention
-
 from draftwood_verifier.model.weights import DecoderLayer
 
 

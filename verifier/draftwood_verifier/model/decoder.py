@@ -7,12 +7,12 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 import torch
+
 from draftwood_checkpoint.model_config import ModelConfig
 from draftwood_kernels.rms_norm import add_rms_norm, rms_norm
 from draftwood_kernels.rotary import RotaryTable
 from draftwood_kernels.silu_and_mul import silu_and_mul
 from draftwood_kernels.tree_attention import AttentionLayout
-
 from draftwood_verifier.cache.pool import KVPool
 from draftwood_verifier.model.attention import attend
 from draftwood_verifier.model.weights import DecoderLayer, DecoderWeights

@@ -4,12 +4,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+
 from draftwood_checkpoint.errors import UnsupportedConfig
 from draftwood_checkpoint.model_config import ModelConfig, load_model_config
 from draftwood_checkpoint.safetensors_index import Checkpoint
 from draftwood_kernels.linear import PackedLinear
 from draftwood_kernels.rotary import RotaryTable
-
 from draftwood_verifier.model import llama, qwen3
 from draftwood_verifier.model.decoder import DecoderModel
 from draftwood_verifier.model.weights import DecoderWeights, load_layer

@@ -6,6 +6,7 @@ Shapes: E hidden, I intermediate, H query heads, G KV heads, D head size, V voca
 from dataclasses import dataclass
 
 import torch
+
 from draftwood_checkpoint.model_config import ModelConfig
 from draftwood_checkpoint.safetensors_index import Checkpoint
 from draftwood_kernels.linear import PackedLinear

@@ -1,0 +1,88 @@
+"""`python -m draftwood_drafter`: load, listen, dial the verifier, and serve until SIGTERM or SIGINT."""
+
+import asyncio
+import json
+import logging
+import signal
+import sys
+from contextlib import suppress
+
+import numpy as np
+import torch
+
+from draftwood_checkpoint.errors import CheckpointError
+from draftwood_checkpoint.model_config import tokenizer_fingerprint
+from draftwood_drafter.config import DrafterConfig, parse_config
+from draftwood_drafter.engine import DraftEngine
+from draftwood_drafter.loading import load_draft_model
+from draftwood_drafter.model import DraftModel
+from draftwood_drafter.servicer import DrafterServicer, draft_once
+from draftwood_drafter.session import DraftParams, Shape
+from draftwood_drafter.speculation_client import Backoff, SpeculationClient
+from draftwood_wire.errors import DraftwoodError
+from draftwood_wire.transport import Server
+from draftwood_wire.v1 import drafter_service_pb2, tensor_pb2, verifier_service_pb2
+from draftwood_wire.v1.drafter_service_pb2_grpc import add_DrafterServiceServicer_to_server
+
+PROTOCOL_MINOR = 0
+_SERVICE = drafter_service_pb2.DESCRIPTOR.services_by_name["DrafterService"].full_name
+
+
+def make_hello(config: DrafterConfig, model: DraftModel) -> verifier_service_pb2.Hello:
+    return verifier_service_pb2.Hello(
+        drafter_id=config.id,
+        protocol_minor=PROTOCOL_MINOR,
+        vocab_size=model.vocab_size,
+        tokenizer_fingerprint=tokenizer_fingerprint(config.target),
+        target_layer_ids=model.config.target_layer_ids,
+        hidden_size=model.config.hidden_size,
+        block_size=model.config.block_size,
+        feature_data_type=tensor_pb2.DATA_TYPE_FLOAT32,
+        node_limit=config.node_limit,
+    )
+
+
+def make_engine(config: DrafterConfig) -> DraftEngine:
+    """Load the model and run one draft, so that no session pays for what torch sets up on first use."""
+    if config.threads:
+        torch.set_num_threads(config.threads)
+    model = load_draft_model(config.target, config.draft)
+    engine = DraftEngine(model, context_pages=config.context_pages, page_size=config.page_size)
+    features = np.zeros((1, model.feature_width), np.float32)
+    draft_once(engine, [0, 0], features, DraftParams(shape=Shape.TREE, node_limit=config.node_limit))
+    return engine
+
+
+async def serve(config: DrafterConfig) -> None:
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    engine = make_engine(config)
+    backoff = Backoff(config.redial_min_s, config.redial_max_s)
+    client = SpeculationClient(engine, make_hello(config, engine.model), config.verifier, backoff)
+    server = Server(config.listen, [_SERVICE])
+    servicer = DrafterServicer(engine, client, drafter_id=config.id, node_limit=config.node_limit)
+    add_DrafterServiceServicer_to_server(servicer, server.grpc)
+    await server.start()
+    host = config.listen.rpartition(":")[0]
+    print(json.dumps({"event": "listening", "address": f"{host}:{server.port}"}), flush=True)
+    speculating = asyncio.create_task(client.run())
+    signalled = asyncio.create_task(stopping.wait())
+    await asyncio.wait([speculating, signalled], return_when=asyncio.FIRST_COMPLETED)
+    for task in (signalled, speculating):
+        task.cancel()
+    with suppress(asyncio.CancelledError):
+        await speculating  # Raises what broke it, if anything did.
+    await server.stop()
+
+
+def main() -> None:
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    try:
+        asyncio.run(serve(parse_config()))
+    except (DraftwoodError, CheckpointError) as error:
+        sys.exit(f"draftwood_drafter: {error}")
+
+
+if __name__ == "__main__":
+    main()

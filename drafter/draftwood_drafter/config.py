@@ -1,0 +1,58 @@
+"""All settings of one drafter, and the command line made from them."""
+
+import argparse
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
+from typing import get_type_hints
+
+from draftwood_wire.tree import MAX_NODES
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrafterConfig:
+    target: Path = field(metadata={"help": "folder of the target's checkpoint: embedding, head and tokenizer are read"})
+    draft: Path = field(metadata={"help": "folder of the DFlash checkpoint"})
+    verifier: str = field(metadata={"help": "host:port of the verifier to dial"})
+    listen: str = field(default="127.0.0.1:0", metadata={"help": "host:port to serve on; port 0 picks one"})
+    id: str = field(default="drafter", metadata={"help": "name that the verifier sees"})
+    context_pages: int = field(default=4096, metadata={"help": "pages for the context of all sessions together"})
+    page_size: int = field(default=16, metadata={"help": "positions in a page"})
+    node_limit: int = field(default=MAX_NODES, metadata={"help": "most nodes in a tree"})
+    threads: int = field(default=0, metadata={"help": "threads of one draft step; 0 leaves torch's choice"})
+    redial_min_s: float = field(default=0.1, metadata={"help": "wait before the second attempt to reach the verifier"})
+    redial_max_s: float = field(default=2.0, metadata={"help": "longest wait between two attempts"})
+
+    def __post_init__(self) -> None:
+        _require("context_pages", self.context_pages, self.context_pages >= 1, "at least 1")
+        _require("page_size", self.page_size, self.page_size >= 1, "at least 1")
+        _require("node_limit", self.node_limit, 1 <= self.node_limit <= MAX_NODES, f"1 to {MAX_NODES}")
+        _require("threads", self.threads, self.threads >= 0, "at least 0")
+        _require("redial_min_s", self.redial_min_s, self.redial_min_s > 0, "above 0")
+        _require("redial_max_s", self.redial_max_s, self.redial_max_s >= self.redial_min_s, "at least redial_min_s")
+
+
+def _require(name: str, value: object, holds: bool, wanted: str) -> None:
+    if not holds:
+        raise ValueError(f"{name}: {value}, must be {wanted}")
+
+
+def parse_config(arguments: list[str] | None = None) -> DrafterConfig:
+    """Read the command line; exits with 2 and a message that names the option when it is wrong."""
+    parser = argparse.ArgumentParser(
+        prog="python -m draftwood_drafter", description="Proposes token trees to a Draftwood verifier."
+    )
+    types = get_type_hints(DrafterConfig)
+    for setting in fields(DrafterConfig):
+        required = setting.default is MISSING
+        parser.add_argument(
+            "--" + setting.name.replace("_", "-"),
+            type=types[setting.name],
+            required=required,
+            default=None if required else setting.default,
+            help=setting.metadata["help"] + ("" if required else f" ({setting.default})"),
+        )
+    options = vars(parser.parse_args(arguments))
+    try:
+        return DrafterConfig(**options)
+    except ValueError as error:
+        parser.error(str(error))

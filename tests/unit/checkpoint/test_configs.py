@@ -1,0 +1,117 @@
+"""Old and new spellings of config.json, targets' and drafts'."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from draftwood_checkpoint.draft_config import load_draft_config
+from draftwood_checkpoint.errors import CheckpointError, UnsupportedConfig
+from draftwood_checkpoint.model_config import RopeConfig, load_model_config, tokenizer_fingerprint
+
+TARGET: dict[str, Any] = {
+    "model_type": "llama",
+    "vocab_size": 100,
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 96,
+    "max_position_embeddings": 512,
+    "rms_norm_eps": 1e-5,
+    "eos_token_id": 3,
+}
+DRAFT: dict[str, Any] = {
+    **TARGET,
+    "model_type": "qwen3",
+    "num_target_layers": 12,
+    "block_size": 8,
+    "dflash_config": {"mask_token_id": 99, "target_layer_ids": [1, 5, 9]},
+}
+
+
+def write(folder: Path, **fields: Any) -> Path:
+    (folder / "config.json").write_text(json.dumps(fields))
+    return folder
+
+
+def test_defaults(tmp_path: Path) -> None:
+    config = load_model_config(write(tmp_path, **TARGET))
+    assert (config.num_key_value_heads, config.head_dim, config.tie_word_embeddings) == (4, 16, False)
+    assert config.rope == RopeConfig(theta=10000.0)
+    assert (config.qk_norm, config.attention_bias, config.eos_token_ids) == (False, False, (3,))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 2.0}},
+        {"rope_theta": 5e5, "rope_scaling": {"rope_type": "linear", "factor": 2.0}},
+        {"rope_parameters": {"rope_theta": 5e5, "rope_type": "linear", "factor": 2.0}},
+    ],
+)
+def test_rope_in_all_spellings(tmp_path: Path, fields: dict[str, Any]) -> None:
+    config = load_model_config(write(tmp_path, **TARGET, **fields))
+    assert config.rope == RopeConfig(theta=5e5, kind="linear", parameters={"factor": 2.0})
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"hidden_size": -1}, "hidden_size: -1"),
+        ({"vocab_size": "many"}, "vocab_size: 'many'"),
+        ({"num_key_value_heads": 3}, "num_attention_heads: 4"),
+        ({"mlp_bias": True}, "mlp_bias"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+    ],
+)
+def test_bad_fields_are_named(tmp_path: Path, fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(UnsupportedConfig, match=message):
+        load_model_config(write(tmp_path, **{**TARGET, **fields}))
+
+
+def test_unreadable_configs(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="not there"):
+        load_model_config(tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(CheckpointError, match="not valid JSON"):
+        load_model_config(tmp_path)
+
+
+def test_drafts_at_top_level_and_nested(tmp_path: Path) -> None:
+    config = load_draft_config(write(tmp_path, **DRAFT))
+    assert (config.block_size, config.mask_token_id, config.target_layer_ids) == (8, 99, (1, 5, 9))
+    assert (config.num_target_layers, config.is_causal, config.sliding_window) == (12, None, None)
+    assert config.layer_types == ("full_attention", "full_attention")
+    assert config.qk_norm
+    nested = {**DRAFT, "dflash_config": {**DRAFT["dflash_config"], "block_size": 16, "num_target_layers": 36}}
+    del nested["block_size"], nested["num_target_layers"]
+    config = load_draft_config(write(tmp_path, **nested))
+    assert (config.block_size, config.num_target_layers) == (16, 36)
+
+
+def test_sliding_drafts(tmp_path: Path) -> None:
+    fields = {**DRAFT, "layer_types": ["sliding_attention", "full_attention"], "sliding_window": 32, "is_causal": False}
+    config = load_draft_config(write(tmp_path, **fields, use_sliding_window=True))
+    assert (config.layer_types[0], config.sliding_window, config.is_causal) == ("sliding_attention", 32, False)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"dflash_config": {"target_layer_ids": [1]}}, "mask_token_id: None"),
+        ({"dflash_config": {"mask_token_id": 9, "target_layer_ids": []}}, r"target_layer_ids: \[\]"),
+        ({"layer_types": ["full_attention"]}, "layer_types"),
+        ({"block_size": None}, "block_size: None"),
+    ],
+)
+def test_bad_drafts_are_named(tmp_path: Path, fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(UnsupportedConfig, match=message):
+        load_draft_config(write(tmp_path, **{**DRAFT, **fields}))
+
+
+def test_fingerprint(tmp_path: Path) -> None:
+    assert tokenizer_fingerprint(tmp_path) == ""
+    (tmp_path / "tokenizer.json").write_bytes(b"{}")
+    assert tokenizer_fingerprint(tmp_path) == hashlib.sha256(b"{}").hexdigest()
