@@ -53,7 +53,10 @@ def tensor_from_proto(message: tensor_pb2.Tensor) -> NDArray[np.float32]:
         expected *= size
     if expected != len(message.data):
         raise MalformedTensor(f"data: {len(message.data)} bytes, shape {shape} takes {expected}")
-    return _decode(message.data, message.data_type).reshape(shape)
+    try:
+        return _decode(message.data, message.data_type).reshape(shape)
+    except ValueError as error:
+        raise MalformedTensor("shape: no array can have this shape") from error
 
 
 def row_chunks(array: NDArray[np.float32]) -> Iterator[tuple[int, NDArray[np.float32]]]:

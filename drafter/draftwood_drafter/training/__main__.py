@@ -9,14 +9,16 @@ import json
 import sys
 from pathlib import Path
 
+import grpc
 import torch
-from draftwood_checkpoint.draft_config import load_draft_config
 from tokenizers import Tokenizer
 
+from draftwood_checkpoint.draft_config import load_draft_config
 from draftwood_drafter.training.corpus import Document, folder, split, standard_library
 from draftwood_drafter.training.drafter import DrafterPlan, default_layer_ids, train_drafter
 from draftwood_drafter.training.evaluate import accepted_length, greedy_texts, load_drafter
-from draftwood_drafter.training.labels import LabelPlan, eos_of, generate_labels, load_labels, load_target
+from draftwood_drafter.training.hugging_face import load_target
+from draftwood_drafter.training.labels import LabelPlan, generate_labels, load_labels
 from draftwood_drafter.training.prompts import held_out_prompts, read_prompts, write_prompts
 from draftwood_drafter.training.target import TargetPlan, pack, train_target
 from draftwood_drafter.training.tokenizer import save_tokenizer, train_tokenizer
@@ -30,7 +32,7 @@ def main(argv: list[str]) -> int:
     torch.set_num_threads(arguments.threads)
     try:
         arguments.run(arguments)
-    except (ValueError, FileNotFoundError) as error:
+    except (ValueError, FileNotFoundError, grpc.RpcError) as error:
         print(f"draftwood train: {error}", file=sys.stderr)
         return 2
     return 0
@@ -52,6 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     prompts.set_defaults(run=_prompts)
     labels = commands.add_parser("labels", help="generate the target's own text to train a drafter on")
     labels.add_argument("--sequences", type=int, default=4096)
+    labels.add_argument("--verifier", required=True, help="host:port of a verifier that serves the target")
     labels.set_defaults(run=_labels)
     drafter = commands.add_parser("drafter", help="train a DFlash drafter on the labels")
     drafter.add_argument("--labels", type=Path, required=True, help="folder that `labels` wrote")
@@ -110,9 +113,9 @@ def _prompts(arguments: argparse.Namespace) -> None:
 def _labels(arguments: argparse.Namespace) -> None:
     train, _ = _documents(arguments.corpus)
     tokens = pack(train, _tokenizer_of(arguments.target))
-    plan = LabelPlan(output=arguments.output, sequences=arguments.sequences)
-    target = load_target(arguments.target)
-    generate_labels(plan, target, tokens, eos_of(target))
+    generate_labels(
+        LabelPlan(output=arguments.output, verifier=arguments.verifier, sequences=arguments.sequences), tokens
+    )
 
 
 def _drafter(arguments: argparse.Namespace) -> None:

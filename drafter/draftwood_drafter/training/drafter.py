@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from draftwood_checkpoint.draft_config import load_draft_config
 from torch import Tensor
 from torch.nn import functional
 
+from draftwood_checkpoint.draft_config import load_draft_config
 from draftwood_drafter.training.blocks import Blocks, choose_anchors, make_blocks
 from draftwood_drafter.training.checkpointing import load_state, save_state, write_weights
 from draftwood_drafter.training.model import TrainableDrafter

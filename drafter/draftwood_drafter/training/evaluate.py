@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from draftwood_checkpoint.draft_config import load_draft_config
-from draftwood_kernels.build_tree import best_first
 from safetensors.torch import load_file
 from torch import Tensor
 
+from draftwood_checkpoint.draft_config import load_draft_config
 from draftwood_drafter.training.drafter import FeatureSource, block_logits
-from draftwood_drafter.training.labels import eos_of
+from draftwood_drafter.training.hugging_face import eos_of
 from draftwood_drafter.training.model import TrainableDrafter
+from draftwood_kernels.build_tree import best_first
 
 
 @dataclass(frozen=True, kw_only=True)

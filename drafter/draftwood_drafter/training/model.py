@@ -5,9 +5,10 @@ Source: DFlash (arXiv 2602.06036) section 3 and the published checkpoints.
 """
 
 import torch
-from draftwood_checkpoint.draft_config import DraftConfig
 from torch import Tensor, nn
 from torch.nn import functional
+
+from draftwood_checkpoint.draft_config import DraftConfig
 
 
 class RMSNorm(nn.Module):

@@ -3,12 +3,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from draftwood_drafter.training.drafter import DrafterPlan, write_draft_config
-from draftwood_drafter.training.labels import load_target
-from draftwood_drafter.training.target import TargetPlan, build_target, export_target
-from draftwood_drafter.training.tokenizer import save_tokenizer, train_tokenizer
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
+
+from draftwood_drafter.training.drafter import DrafterPlan, write_draft_config
+from draftwood_drafter.training.hugging_face import load_target
+from draftwood_drafter.training.target import TargetPlan, build_target, export_target
+from draftwood_drafter.training.tokenizer import save_tokenizer, train_tokenizer
 
 TEXTS = ["def add(a, b):\n    return a + b\n", "class Tree:\n    def grow(self):\n        return self.height\n"] * 20
 

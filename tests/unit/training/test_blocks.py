@@ -1,10 +1,11 @@
 from pathlib import Path
 
 import torch
+from torch import Tensor
+
 from draftwood_checkpoint.draft_config import load_draft_config
 from draftwood_drafter.training.blocks import choose_anchors, make_blocks
 from draftwood_drafter.training.model import TrainableDrafter, block_mask
-from torch import Tensor
 
 
 def test_block_mask_shows_context_before_the_anchor_and_the_own_block() -> None:

@@ -2,6 +2,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from draftwood_drafter.training.corpus import Document, folder, split, standard_library
 from draftwood_drafter.training.prompts import held_out_prompts, read_prompts, write_prompts
 from draftwood_drafter.training.tokenizer import MASK, SPECIALS, train_tokenizer

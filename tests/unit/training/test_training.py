@@ -3,13 +3,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import safe_open
+from tokenizers import Tokenizer
+
 from draftwood_drafter.training.__main__ import main
 from draftwood_drafter.training.corpus import Document
 from draftwood_drafter.training.drafter import DrafterPlan, default_layer_ids, train_drafter
-from draftwood_drafter.training.labels import load_target, valid_lengths
+from draftwood_drafter.training.hugging_face import load_target, valid_lengths
 from draftwood_drafter.training.target import train_target
-from safetensors import safe_open
-from tokenizers import Tokenizer
 
 from .conftest import TEXTS, same_weights, tiny_plan
 

@@ -1,0 +1,36 @@
+# `make demo` and `make test` build .venv when it is missing or older than its pins.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check
+
+.PHONY: demo test lint stubs format
+
+demo: $(STAMP)
+	$(BIN)/draftwood demo
+
+test: $(STAMP)
+	$(BIN)/pytest
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy protos kernels drafter verifier gateway compose
+	$(BIN)/lint-imports
+	$(BIN)/pytest -q tests/unit/wire/test_stubs.py
+	$(BIN)/buf lint protos
+
+stubs: $(STAMP)
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python protos/generate.py
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) -c constraints.txt -e '.[dev,train]'
+	# The oracle of the drafter's tests; its own pins (transformers, datasets) clash with ours and are not needed.
+	$(PIP) --no-deps dflash==0.1.0
+	touch $@

@@ -1,0 +1,70 @@
+"""`draftwood up`: the three services on this machine, until Ctrl-C."""
+
+import argparse
+from pathlib import Path
+
+from draftwood import tuning
+from draftwood.models import embedded_pair
+from draftwood.processes import ServiceFailed
+from draftwood.stack import FREE_PORT, Stack, StackOptions, running_stack
+from draftwood.supervision import Supervisor, interrupt_on_sigterm, say
+from draftwood_wire.errors import DraftwoodError
+
+DEFAULT_GRPC = "127.0.0.1:50051"
+DEFAULT_HTTP = "127.0.0.1:8000"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--target", type=Path, help="target checkpoint folder; default: the embedded pair's")
+    parser.add_argument("--draft", type=Path, help="DFlash draft checkpoint folder; default: the embedded pair's")
+    parser.add_argument("--no-drafter", action="store_true", help="decode plainly")
+    parser.add_argument("--grpc", default=DEFAULT_GRPC, help="gateway's gRPC address; port 0 takes a free one")
+    parser.add_argument("--http", default=DEFAULT_HTTP, help="gateway's OpenAI-compatible address")
+    parser.add_argument("--verifier", default=FREE_PORT, help="verifier's address")
+    parser.add_argument("--drafter", default=FREE_PORT, help="drafter's address")
+    parser.add_argument("--model-name", default="draftwood", help="what clients call the model")
+    parser.add_argument("--node-limit", type=int, default=tuning.NODE_LIMIT, help="tree nodes when requests don't say")
+    parser.add_argument("--kv-pages", type=int, help="pages of the target's KV cache")
+    parser.add_argument("--context-pages", type=int, help="pages of the drafter's KV cache")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    interrupt_on_sigterm()
+    try:
+        with running_stack(_options(arguments)) as stack:
+            _print_addresses(stack)
+            return Supervisor(stack).run()
+    except (ServiceFailed, DraftwoodError, ValueError, FileNotFoundError) as error:
+        say(str(error))
+        return 1
+    except KeyboardInterrupt:
+        return 0
+
+
+def _options(arguments: argparse.Namespace) -> StackOptions:
+    target, draft = arguments.target, arguments.draft
+    if target is None:
+        if draft is not None:
+            raise ValueError("--draft needs the --target that it was trained for")
+        pair = embedded_pair()
+        target, draft = pair.target, pair.drafter
+    return StackOptions(
+        target=target,
+        draft=None if arguments.no_drafter else draft,
+        grpc=arguments.grpc,
+        http=arguments.http,
+        verifier=arguments.verifier,
+        drafter=arguments.drafter,
+        model_name=arguments.model_name,
+        node_limit=arguments.node_limit,
+        kv_pages=arguments.kv_pages,
+        context_pages=arguments.context_pages,
+    )
+
+
+def _print_addresses(stack: Stack) -> None:
+    print(f"gateway   gRPC {stack.grpc}   HTTP http://{stack.http}/v1")
+    print(f"verifier  gRPC {stack.verifier.addresses['address']}")
+    if stack.drafter is not None:
+        print(f"drafter   gRPC {stack.drafter.addresses['address']}")
+    print("Ctrl-C stops everything.", flush=True)
