@@ -154,17 +154,9 @@ def _error_of(broken: grpc.aio.AioRpcError) -> DraftwoodError:
 
 
 def _usage_of(response: pb.GenerateResponse, so_far: Usage) -> Usage:
-    """What the verifier says, or an estimate for a call that is cut before its last message: one message a round."""
+    """What the verifier says has been used so far, so that a call which is cut by a stop string is counted too."""
     if not response.HasField("usage"):
-        later = so_far.messages > 0
-        accepted = later * max(0, len(response.token_ids) - 1)
-        return replace(
-            so_far,
-            messages=so_far.messages + 1,
-            rounds=so_far.rounds + later,
-            speculative_rounds=so_far.speculative_rounds + (accepted > 0),
-            accepted_nodes=so_far.accepted_nodes + accepted,
-        )
+        return replace(so_far, messages=so_far.messages + 1)
     usage = response.usage
     return Usage(
         cached_tokens=usage.cached_tokens,

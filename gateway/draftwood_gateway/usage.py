@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Usage:
-    """Field names as in the wire's GenerateUsage. `messages` are those that a verifier sent, for estimates."""
+    """Field names as in the wire's GenerateUsage. `messages` are those that a verifier sent."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0

@@ -76,7 +76,7 @@ def request(
 async def collect(call: Any) -> Reply:
     messages = [message async for message in call]
     assert messages[0].HasField("seed")
-    assert all(not m.HasField("usage") and not m.finish_reason and m.token_ids for m in messages[:-1])
+    assert all(m.HasField("usage") and not m.finish_reason and m.token_ids for m in messages[:-1])
     last = messages[-1]
     tokens = [token for message in messages for token in message.token_ids]
     usage = last.usage

@@ -90,16 +90,15 @@ class VerifierServicer(verifier_service_pb2_grpc.VerifierServiceServicer):
 
 
 async def _stream(sequence: Sequence, context: Context) -> None:
-    """Send tokens as they come; the seed with the first ones, reason and usage with the last ones."""
+    """Send tokens as they come; the seed with the first ones, the reason with the last ones."""
     seed: int | None = sequence.sampling.seed
     while True:
-        message = pb.GenerateResponse(token_ids=await sequence.output.take(), seed=seed)
+        message = pb.GenerateResponse(token_ids=await sequence.output.take(), seed=seed, usage=_usage(sequence))
         seed = None
         if sequence.output.finish_reason is None:
             await context.write(message)
             continue
         message.finish_reason = _FINISH[sequence.output.finish_reason]
-        message.usage.CopyFrom(_usage(sequence))
         await context.write(message)
         return
 

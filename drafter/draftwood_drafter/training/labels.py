@@ -6,6 +6,7 @@ A running verifier writes it, so that it comes as fast as the target can be serv
 import asyncio
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -62,7 +63,7 @@ async def _continue_all(plan: LabelPlan, prompts: list[list[int]]) -> list[list[
     queue = iter(range(len(prompts)))
     done = 0
     async with open_channel(plan.verifier) as channel:
-        stub = VerifierServiceStub(channel)
+        stub: Any = VerifierServiceStub(channel)  # its type stubs know blocking calls only
 
         async def work() -> None:
             nonlocal done
@@ -76,7 +77,7 @@ async def _continue_all(plan: LabelPlan, prompts: list[list[int]]) -> list[list[
     return rows
 
 
-async def _continue(stub: VerifierServiceStub, plan: LabelPlan, prompt: list[int], index: int) -> list[int]:
+async def _continue(stub: Any, plan: LabelPlan, prompt: list[int], index: int) -> list[int]:
     sampled = index < plan.sequences * plan.sampled_share
     request = verifier_service_pb2.GenerateRequest(
         prompt_token_ids=prompt,

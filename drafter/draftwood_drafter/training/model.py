@@ -18,7 +18,8 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        return functional.rms_norm(x, (x.shape[-1],), self.weight, self.eps)
+        # Under autocast the input is bf16; norms are computed in float32 all the same.
+        return functional.rms_norm(x.float(), (x.shape[-1],), self.weight, self.eps)
 
 
 class Attention(nn.Module):
