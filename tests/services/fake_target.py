@@ -8,9 +8,9 @@ import hashlib
 from collections.abc import Iterable
 
 import numpy as np
-from draftwood_kernels.sample import SamplingParams
 from numpy.typing import NDArray
 
+from draftwood_kernels.sample import SamplingParams
 from draftwood_verifier.plan import CommitPlan, Path, StepPlan, Walk
 
 POISON = -1
@@ -71,16 +71,13 @@ class FakeTarget:
         for segment, table in enumerate(plan.block_tables):
             first, end = int(plan.row_offsets[segment]), int(plan.row_offsets[segment + 1])
             prefix = self._prefix(table, int(plan.prefix_lens[segment]))
-            chain = True
             for row in range(first, end):
                 parent = int(plan.parents[row])
                 assert -1 <= parent < row - first, "a parent must come before its children"
-                chain = chain and parent == row - first - 1
                 history = [*(prefix if parent < 0 else histories[first + parent]), int(plan.token_ids[row])]
                 assert plan.positions[row] == len(history) - 1, "a row's position is not its depth"
                 assert plan.positions[row] < self.context_limit, "a row is beyond the context"
                 histories.append(history)
-            assert plan.is_chain[segment] == chain
         assert len(histories) == len(plan.token_ids)
         return histories
 

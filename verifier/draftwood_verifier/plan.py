@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from draftwood_kernels.sample import SamplingParams
 from numpy.typing import NDArray
 
+from draftwood_kernels.sample import SamplingParams
 from draftwood_wire.tree import TokenTree
 
 
@@ -38,7 +38,6 @@ class StepPlan:
     prefix_lens: NDArray[np.int32]  # [segments] tokens of the pages that every row of the segment sees
     block_tables: list[NDArray[np.int32]]  # per segment: KV page ids that cover at least prefix_len tokens
     parents: NDArray[np.int32]  # [rows] relative to the segment's first row; -1 hangs on the prefix
-    is_chain: NDArray[np.bool_]  # [segments] every row's parent is the row before it
     logit_rows: NDArray[np.int32]  # [logits] absolute row indices, ascending, whose logits are wanted
     walks: list[Walk]  # one per segment that samples
 

@@ -190,7 +190,6 @@ class _Rows:
     token_ids: list[int] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
     parents: list[int] = field(default_factory=list)
-    is_chain: list[bool] = field(default_factory=list)
     logit_rows: list[int] = field(default_factory=list)
     walks: list[Walk] = field(default_factory=list)
     segments: list[Segment] = field(default_factory=list)
@@ -205,14 +204,10 @@ class _Rows:
         self.token_ids.append(sequence.tokens[start])
         self.positions.append(start)
         self.parents.append(-1)
-        chain = True
         if len(tree):
-            parents = tree.parents.tolist()
-            chain = parents == list(range(len(tree)))
             self.token_ids += tree.token_ids.tolist()
             self.positions += (tree.depths() + start).tolist()
-            self.parents += parents
-        self.is_chain.append(chain)
+            self.parents += tree.parents.tolist()
 
     def add_prefill(self, sequence: Sequence, budget: int) -> int:
         """The next chunk of the prompt; returns the tokens it takes."""
@@ -238,7 +233,7 @@ class _Rows:
     def step(self) -> Step | None:
         if not self.segments:
             return None
-        # The model reads tables only up to prefix_len, so a table longer than that is fine.
+        # Tables hold all of a session's pages: what lies behind the prefix is room for the step's own rows.
         plan = StepPlan(
             token_ids=np.array(self.token_ids, np.int32),
             positions=np.array(self.positions, np.int32),
@@ -246,7 +241,6 @@ class _Rows:
             prefix_lens=np.array([s.start for s in self.segments], np.int32),
             block_tables=[s.sequence.block_table for s in self.segments],
             parents=np.array(self.parents, np.int32),
-            is_chain=np.array(self.is_chain, np.bool_),
             logit_rows=np.array(self.logit_rows, np.int32),
             walks=self.walks,
         )
@@ -257,7 +251,6 @@ class _Rows:
         self.token_ids += sequence.tokens[start : start + count]
         self.positions.extend(range(start, start + count))
         self.parents.extend(range(-1, count - 1))
-        self.is_chain.append(True)
 
     def _segment(self, sequence: Sequence, kind: SegmentKind, rows: int, start: int) -> None:
         self.segments.append(Segment(sequence, kind, len(self.token_ids), rows, start))

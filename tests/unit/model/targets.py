@@ -133,7 +133,6 @@ def make_plan(segments: list[Rows], logit_rows: list[int] | None = None) -> Step
         prefix_lens=np.array([s.prefix_len for s in segments], np.int32),
         block_tables=[np.array(s.table, np.int32) for s in segments],
         parents=np.array([parent for s in segments for parent in s.parents], np.int32),
-        is_chain=np.array([s.parents == list(range(-1, len(s.ids) - 1)) for s in segments]),
         logit_rows=np.array(list(range(sum(sizes))) if logit_rows is None else logit_rows, np.int32),
         walks=[_walk(index, s, int(offsets[index])) for index, s in enumerate(segments) if s.tree is not None],
     )

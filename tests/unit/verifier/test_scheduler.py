@@ -125,7 +125,7 @@ def test_trees_are_cut_to_the_node_limit_and_to_the_tokens_left() -> None:
         log_probs=np.zeros(5, np.float32),
     )
 
-    def rows(**options: int) -> tuple[list[int], list[int], list[bool]]:
+    def rows(**options: int) -> tuple[list[int], list[int]]:
         scheduler = make_scheduler()
         sequence = decoding(scheduler, 9, **options)
         own = draft(sequence, Quiet())
@@ -133,13 +133,13 @@ def test_trees_are_cut_to_the_node_limit_and_to_the_tokens_left() -> None:
         step = scheduler.schedule(0.0)
         assert step is not None
         assert step.plan.logit_rows.tolist() == list(range(len(step.plan.token_ids)))
-        return step.plan.token_ids.tolist(), step.plan.parents.tolist(), step.plan.is_chain.tolist()
+        return step.plan.token_ids.tolist(), step.plan.parents.tolist()
 
-    assert rows() == ([9, 1, 2, 3, 4, 5], [-1, 0, 1, 0, 2, 3], [False])
-    assert rows(node_limit=2) == ([9, 1, 2], [-1, 0, 1], [True])
-    assert rows(max_tokens=4) == ([9, 1, 2, 3, 5], [-1, 0, 1, 0, 3], [False])  # depth 3 is of no use
-    assert rows(max_tokens=3) == ([9, 1, 3], [-1, 0, 0], [False])
-    assert rows(max_tokens=2) == ([9], [-1], [True])
+    assert rows() == ([9, 1, 2, 3, 4, 5], [-1, 0, 1, 0, 2, 3])
+    assert rows(node_limit=2) == ([9, 1, 2], [-1, 0, 1])
+    assert rows(max_tokens=4) == ([9, 1, 2, 3, 5], [-1, 0, 1, 0, 3])  # depth 3 is of no use
+    assert rows(max_tokens=3) == ([9, 1, 3], [-1, 0, 0])
+    assert rows(max_tokens=2) == ([9], [-1])
 
 
 def test_replay_runs_beside_decoding_and_shares_the_budget_with_prompts() -> None:
