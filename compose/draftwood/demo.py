@@ -97,9 +97,8 @@ def _report(arguments: argparse.Namespace, done: dict[str, list[Completion]]) ->
 
 
 def _print_table(modes: dict[str, ModeSummary], node_limit: int) -> None:
-    print(
-        f"\n{describe()}\none client, node limit {node_limit}\n{'':7}{'tokens/s':>10}{'against plain':>15}{'tokens a round':>16}"
-    )
+    print(f"\n{describe()}\none client, node limit {node_limit}")
+    print(f"{'':7}{'tokens/s':>10}{'against plain':>15}{'tokens a round':>16}")
     for mode, summary in modes.items():
         ratio = summary.tokens_per_s / (modes["plain"].tokens_per_s or 1.0)
         print(f"{mode:7}{summary.tokens_per_s:10.1f}{ratio:14.2f}x{summary.accepted_length:16.2f}")

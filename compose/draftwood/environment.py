@@ -11,7 +11,8 @@ from draftwood import tuning
 def describe() -> str:
     """One line: processor, cores, interpreter, torch, threads of the services."""
     threads = f"{tuning.VERIFIER_THREADS} verifier and {tuning.DRAFTER_THREADS} drafter threads"
-    return f"{_processor()}, {os.cpu_count()} cores, Python {platform.python_version()}, torch {version('torch')}, {threads}"
+    software = f"Python {platform.python_version()}, torch {version('torch')}"
+    return f"{_processor()}, {os.cpu_count()} cores, {software}, {threads}"
 
 
 def _processor() -> str:
