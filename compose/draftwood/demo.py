@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-tokens", type=int, default=128)
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--node-limit", type=int, default=tuning.DEMO_NODE_LIMIT, help="tree nodes, root not counted")
+    parser.add_argument("--node-limit", type=int, default=tuning.NODE_LIMIT, help="tree nodes, root not counted")
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
 
 
