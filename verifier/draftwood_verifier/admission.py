@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from draftwood_kernels.sample import SamplingParams
-
 from draftwood_verifier.sequence import DraftMode, Sequence
 from draftwood_wire.errors import InvalidRequest
 from draftwood_wire.tree import MAX_NODES
