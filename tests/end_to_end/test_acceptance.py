@@ -1,4 +1,6 @@
-"""The embedded pair's acceptance is pinned: a hidden state captured one layer off breaks nothing else."""
+"""The embedded pair's acceptance is pinned, some 4 % below what was measured: a hidden state captured one layer off
+breaks nothing else. A new pair needs new pins.
+"""
 
 from tests.services.processes import Services
 from tests.services.requests import GREEDY, held_out_prompts, request, sampled
@@ -18,14 +20,14 @@ def accepted_length(services: Services, mode: str, node_limit: int, *, greedy: b
 
 
 def test_tree_of_32_nodes(services: Services) -> None:
-    assert accepted_length(services, "tree", 32) >= 3.0
+    assert accepted_length(services, "tree", 32) >= 3.7
 
 
 def test_a_tree_accepts_more_than_a_chain(services: Services) -> None:
     chain, tree = (accepted_length(services, mode, 16) for mode in ("chain", "tree"))
-    assert chain >= 1.8
-    assert tree >= max(2.5, chain)
+    assert chain >= 2.7
+    assert tree >= 3.45
 
 
 def test_shared_noise_keeps_acceptance_at_temperature(services: Services) -> None:
-    assert accepted_length(services, "tree", 16, greedy=False) >= 2.0
+    assert accepted_length(services, "tree", 16, greedy=False) >= 2.65

@@ -44,6 +44,15 @@ def test_greedy_walks(says: list[int], tokens: list[int], nodes: list[int]) -> N
     assert walk_trees(rows_saying(*says), [tree]) == [(tokens, nodes)]
 
 
+@pytest.mark.parametrize("accepted", range(16))
+def test_every_length_of_a_deep_path_can_be_accepted(accepted: int) -> None:
+    path = list(range(20, 35))
+    says = [*path[:accepted], 9, *path[accepted:]]
+    assert walk_trees(rows_saying(*says), [walk(path, list(range(15)))]) == [
+        (says[: accepted + 1], list(range(accepted + 1)))
+    ]
+
+
 def test_walks_of_a_batch_start_at_their_own_row() -> None:
     logits = rows_saying(3, 1, 2, 7, 5, 5)
     assert walk_trees(logits, [walk([], []), walk([1, 2], [0, 1], first_row=1), walk([5], [0], first_row=4)]) == [
