@@ -33,6 +33,10 @@ class RotaryTable:
 
 def rotate_pairs(heads: torch.Tensor, phases: torch.Tensor) -> torch.Tensor:
     """heads [N, H, D] in pairs -> a new tensor [N, H, D] in pairs."""
+    if heads.is_cuda:
+        from draftwood_kernels.rotary import kernel  # noqa: PLC0415
+
+        return kernel.rotate_pairs(heads, phases)
     return reference.rotate_pairs(heads, phases)
 
 
