@@ -96,7 +96,7 @@ def test_accepted_rows_are_what_later_steps_see(runner: Runners, oracle: Oracles
 
 
 def test_a_batch_of_sessions_replays_and_chunks(runner: Runners, oracle: Oracles) -> None:
-    """All kinds of segments in one flat forward; each as if it were alone, to the bit."""
+    """All kinds of segments in one flat forward; each as if it were alone, up to rounding."""
     target, expected = runner("llama-llama3"), oracle("llama-llama3")
     prompts = {name: prompt(length, seed=length) for name, length in [("a", 9), ("b", 30), ("c", 14), ("d", 1)]}
     tables = {"a": [0, 1, 2, 3, 4], "b": [30, 20, 25, 24, 50, 52, 53, 54], "c": [8, 9, 10, 11], "d": [63]}
