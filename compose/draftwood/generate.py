@@ -14,7 +14,7 @@ from draftwood_wire.errors import DraftwoodError
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("prompt")
     parser.add_argument("--address", default=DEFAULT_GRPC, help="gRPC address of the gateway")
-    parser.add_argument("--speculation", choices=tuple(MODES.values()), default="tree")
+    parser.add_argument("--speculation", choices=(*MODES.values(), "auto"), default="auto")
     parser.add_argument("--node-limit", type=int, default=0, help="tree nodes; 0 takes the server's default")
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--seed", type=int, help="default: the server picks one")

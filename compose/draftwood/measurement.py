@@ -7,7 +7,7 @@ from typing import Literal
 
 from draftwood_client import Client
 
-Mode = Literal["off", "chain", "tree"]
+Mode = Literal["off", "chain", "tree", "auto"]
 # What the demo calls the modes of speculation.
 MODES: dict[str, Mode] = {"plain": "off", "chain": "chain", "tree": "tree"}
 _TIMEOUT_S = 300.0

@@ -24,7 +24,7 @@ class Parameters(TypedDict, total=False):
     stop: str | Sequence[str]
     stop_token_ids: Sequence[int]
     ignore_eos: bool
-    speculation: Literal["off", "chain", "tree"]
+    speculation: Literal["off", "chain", "tree", "auto"]
     node_limit: int
 
 
@@ -33,6 +33,7 @@ _MODES = {
     "off": sampling_pb2.SPECULATION_MODE_OFF,
     "chain": sampling_pb2.SPECULATION_MODE_CHAIN,
     "tree": sampling_pb2.SPECULATION_MODE_TREE,
+    "auto": sampling_pb2.SPECULATION_MODE_AUTO,
 }
 
 
@@ -43,7 +44,7 @@ def text_request(prompt: Prompt | None, messages: Messages | None, parameters: P
         raise TypeError(f"unknown parameters: {', '.join(sorted(unknown))}")
     mode = parameters.get("speculation")
     if mode not in _MODES:
-        raise InvalidRequest(f"speculation: {mode!r} is not one of 'off', 'chain', 'tree'")
+        raise InvalidRequest(f"speculation: {mode!r} is not one of 'off', 'chain', 'tree', 'auto'")
     stop = parameters.get("stop", ())
     try:
         request = pb.TextRequest(

@@ -90,7 +90,7 @@ class _GenerationBody(BaseModel):
     stop: str | list[str] | None = None
     stop_token_ids: list[StrictInt] | None = None
     ignore_eos: bool | None = None
-    speculation: Literal["off", "chain", "tree"] | None = None
+    speculation: Literal["off", "chain", "tree", "auto"] | None = None
     node_limit: StrictInt | None = None
 
     @property

@@ -17,6 +17,7 @@ class SpeculationMode(Enum):
     OFF = "off"
     CHAIN = "chain"
     TREE = "tree"
+    AUTO = "auto"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,6 +35,7 @@ _MODES = {
     sampling_pb2.SPECULATION_MODE_OFF: SpeculationMode.OFF,
     sampling_pb2.SPECULATION_MODE_CHAIN: SpeculationMode.CHAIN,
     sampling_pb2.SPECULATION_MODE_TREE: SpeculationMode.TREE,
+    sampling_pb2.SPECULATION_MODE_AUTO: SpeculationMode.AUTO,
 }
 _FINISH_REASONS = {
     None: FINISH_REASON_UNSPECIFIED,

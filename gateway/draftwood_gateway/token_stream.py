@@ -36,6 +36,7 @@ _MODES = {
     SpeculationMode.OFF: sampling_pb2.SPECULATION_MODE_OFF,
     SpeculationMode.CHAIN: sampling_pb2.SPECULATION_MODE_CHAIN,
     SpeculationMode.TREE: sampling_pb2.SPECULATION_MODE_TREE,
+    SpeculationMode.AUTO: sampling_pb2.SPECULATION_MODE_AUTO,
 }
 
 

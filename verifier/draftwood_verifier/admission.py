@@ -12,10 +12,11 @@ from draftwood_wire.tree import MAX_NODES
 from draftwood_wire.v1 import sampling_pb2, verifier_service_pb2
 
 _MODES = {
-    sampling_pb2.SPECULATION_MODE_UNSPECIFIED: DraftMode.TREE,
+    sampling_pb2.SPECULATION_MODE_UNSPECIFIED: DraftMode.AUTO,
     sampling_pb2.SPECULATION_MODE_OFF: DraftMode.OFF,
     sampling_pb2.SPECULATION_MODE_CHAIN: DraftMode.CHAIN,
     sampling_pb2.SPECULATION_MODE_TREE: DraftMode.TREE,
+    sampling_pb2.SPECULATION_MODE_AUTO: DraftMode.AUTO,
 }
 
 

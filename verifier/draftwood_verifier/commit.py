@@ -4,11 +4,15 @@ from dataclasses import dataclass
 
 from draftwood_verifier.plan import Path
 from draftwood_verifier.sequence import FinishReason, Sequence
+from draftwood_wire.tree import TokenTree
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Commit:
-    """`rows` are the step's rows at positions base_len - 1 and on, as many as tokens; none after prefill."""
+    """`rows` are the step's rows at positions base_len - 1 and on, as many as tokens; none after prefill.
+
+    `nodes` are the nodes of `tree` on the path, as many as tokens: nodes[i] is where tokens[i] was drawn, 0 the root.
+    """
 
     sequence: Sequence
     round: int  # 0 is the token that prefill gave
@@ -16,14 +20,22 @@ class Commit:
     tokens: list[int]
     rows: list[int]
     cut: int  # drawn tokens that were thrown away because the request had ended before them
-    nodes_verified: int
+    tree: TokenTree  # what the target looked at
+    nodes: list[int]
+    asked_at: float  # time.monotonic when a draft was asked for, and when it came; 0 when neither happened
+    answered_at: float
     finish_reason: FinishReason | None
 
+    @property
+    def nodes_verified(self) -> int:
+        return len(self.tree)
 
-def decide(sequence: Sequence, path: Path, *, nodes_verified: int) -> Commit:
+
+def decide(sequence: Sequence, path: Path, *, tree: TokenTree) -> Commit:
     """Cut a drawn path where the request ends: at a stop token or at its length limit, the stop token first."""
     base_len = len(sequence.tokens)
     prefilled = sequence.prefilled
+    draft = sequence.draft
     kept, finish_reason = _end(path.tokens, sequence.stop_ids, sequence.length_limit - base_len)
     return Commit(
         sequence=sequence,
@@ -32,7 +44,10 @@ def decide(sequence: Sequence, path: Path, *, nodes_verified: int) -> Commit:
         tokens=path.tokens[:kept],
         rows=path.rows[:kept] if prefilled else [],
         cut=len(path.tokens) - kept,
-        nodes_verified=nodes_verified,
+        tree=tree,
+        nodes=[row - path.rows[0] for row in path.rows[:kept]],
+        asked_at=draft.asked_at if draft else 0.0,
+        answered_at=draft.answered_at if draft else 0.0,
         finish_reason=finish_reason,
     )
 

@@ -128,6 +128,7 @@ class DrafterPool:
             self.counters.stale += 1  # a guess about the first token, which prefill is about to give
         elif base_len == length:
             draft.tree, draft.answered, draft.lagging = tree, True, False
+            draft.answered_at = time.monotonic()
         else:
             self._reroot(sequence, draft, base_len, tree)
 

@@ -7,6 +7,8 @@ without a drafter's answer, the loop sleeps until something happens or the draft
 import asyncio
 import logging
 import time
+from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -23,6 +25,24 @@ _LOG = logging.getLogger(__name__)
 _TURNS = 4
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepRecord:
+    """What one step did; times are time.monotonic."""
+
+    number: int  # from 1
+    started_at: float
+    executed_at: float  # forward, sampling and walks were done
+    finished_at: float  # commits are in the pages, drafters and clients are told
+    segments: list[Segment]
+    commits: list[Commit]
+
+
+class StepObserver(Protocol):
+    """Wants to know of every step. Called inside the loop: keep it to a few microseconds, never block or raise."""
+
+    def step_done(self, record: StepRecord) -> None: ...
+
+
 class StepFailed(Exception):
     """A step raised; the requests in it end with this, the others go on."""
 
@@ -36,6 +56,7 @@ class Engine:
         self.drafters = drafters
         self.committed_tokens = 0
         self.steps = 0
+        self.observers: list[StepObserver] = []
         self._stopped = False
         self._waiter: asyncio.Future[None] | None = None
         self._idle = asyncio.Event()
@@ -103,8 +124,10 @@ class Engine:
                 timer.cancel()
 
     def _run_step(self, step: Step) -> None:
+        started_at = time.monotonic()
         try:
             paths = self.runner.execute(step.plan)
+            executed_at = time.monotonic()
             commits = self._decide(step, paths)
             self._tell_drafters(step, commits)
             kept = self._kept_rows(step, commits)
@@ -126,10 +149,24 @@ class Engine:
             except Exception:
                 _LOG.exception("session %d failed", commit.sequence.session_id)
                 self._fail(commit.sequence)
+        if self.observers:
+            self._report(step, commits, started_at, executed_at)
+
+    def _report(self, step: Step, commits: list[Commit], started_at: float, executed_at: float) -> None:
+        record = StepRecord(
+            number=self.steps,
+            started_at=started_at,
+            executed_at=executed_at,
+            finished_at=time.monotonic(),
+            segments=step.segments,
+            commits=commits,
+        )
+        for observer in self.observers:
+            observer.step_done(record)
 
     def _decide(self, step: Step, paths: list[Path]) -> list[Commit]:
         return [
-            rounds.decide(step.segments[walk.segment].sequence, path, nodes_verified=len(walk.tree))
+            rounds.decide(step.segments[walk.segment].sequence, path, tree=walk.tree)
             for walk, path in zip(step.plan.walks, paths, strict=True)
         ]
 

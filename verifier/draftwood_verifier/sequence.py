@@ -21,6 +21,7 @@ class DraftMode(enum.Enum):
     OFF = "off"
     CHAIN = "chain"
     TREE = "tree"
+    AUTO = "auto"  # a tree of as many nodes as pay for themselves
 
 
 class TokenStream:
@@ -78,8 +79,8 @@ class Draft:
     """What a session knows about its drafter: the tree for its current length, and whether it pays to wait for one."""
 
     __slots__ = (
-        "_replays", "_sent_at", "answered", "deadline", "drafter", "features_from", "lagging", "node_limit",
-        "replay", "tree",
+        "_replays", "_sent_at", "answered", "answered_at", "asked_at", "deadline", "drafter", "features_from",
+        "lagging", "node_limit", "replay", "tree",
     )  # fmt: skip
 
     def __init__(self, drafter: Drafter, *, features_from: int, node_limit: int, lagging: bool) -> None:
@@ -89,6 +90,7 @@ class Draft:
         self.lagging = lagging  # decodes plainly and is not waited for
         self.tree: TokenTree | None = None
         self.answered = False  # the drafter has said what it has to say about the current length
+        self.asked_at = self.answered_at = 0.0  # time.monotonic of the last commit told, and of the answer to it
         self.deadline = 0.0
         self.replay: range | None = None  # positions whose features the drafter asked for and did not get yet
         self._replays = 0
@@ -98,6 +100,7 @@ class Draft:
         """The drafter was just told that the session has `length` tokens."""
         self.tree = None
         self.answered = False
+        self.asked_at, self.answered_at = now, 0.0
         self.deadline = now + wait_s
         self._sent_at[length] = now
         if len(self._sent_at) > _TIMED_ROUNDS:

@@ -40,6 +40,7 @@ _MODES = {
     DraftMode.OFF: sampling_pb2.SPECULATION_MODE_OFF,
     DraftMode.CHAIN: sampling_pb2.SPECULATION_MODE_CHAIN,
     DraftMode.TREE: sampling_pb2.SPECULATION_MODE_TREE,
+    DraftMode.AUTO: sampling_pb2.SPECULATION_MODE_TREE,
 }
 
 

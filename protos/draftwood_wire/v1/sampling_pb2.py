@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n draftwood_wire/v1/sampling.proto\x12\x11\x64raftwood_wire.v1\"n\n\x0eSamplingParams\x12\x13\n\x0btemperature\x18\x01 \x01(\x02\x12\r\n\x05top_k\x18\x02 \x01(\r\x12\r\n\x05top_p\x18\x03 \x01(\x02\x12\r\n\x05min_p\x18\x04 \x01(\x02\x12\x11\n\x04seed\x18\x05 \x01(\x04H\x00\x88\x01\x01\x42\x07\n\x05_seed\"Y\n\x11SpeculationParams\x12\x30\n\x04mode\x18\x01 \x01(\x0e\x32\".draftwood_wire.v1.SpeculationMode\x12\x12\n\nnode_limit\x18\x02 \x01(\r*\x84\x01\n\x0fSpeculationMode\x12 \n\x1cSPECULATION_MODE_UNSPECIFIED\x10\x00\x12\x18\n\x14SPECULATION_MODE_OFF\x10\x01\x12\x1a\n\x16SPECULATION_MODE_CHAIN\x10\x02\x12\x19\n\x15SPECULATION_MODE_TREE\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n draftwood_wire/v1/sampling.proto\x12\x11\x64raftwood_wire.v1\"n\n\x0eSamplingParams\x12\x13\n\x0btemperature\x18\x01 \x01(\x02\x12\r\n\x05top_k\x18\x02 \x01(\r\x12\r\n\x05top_p\x18\x03 \x01(\x02\x12\r\n\x05min_p\x18\x04 \x01(\x02\x12\x11\n\x04seed\x18\x05 \x01(\x04H\x00\x88\x01\x01\x42\x07\n\x05_seed\"Y\n\x11SpeculationParams\x12\x30\n\x04mode\x18\x01 \x01(\x0e\x32\".draftwood_wire.v1.SpeculationMode\x12\x12\n\nnode_limit\x18\x02 \x01(\r*\x9f\x01\n\x0fSpeculationMode\x12 \n\x1cSPECULATION_MODE_UNSPECIFIED\x10\x00\x12\x18\n\x14SPECULATION_MODE_OFF\x10\x01\x12\x1a\n\x16SPECULATION_MODE_CHAIN\x10\x02\x12\x19\n\x15SPECULATION_MODE_TREE\x10\x03\x12\x19\n\x15SPECULATION_MODE_AUTO\x10\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,7 +32,7 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'draftwood_wire.v1.sampling_
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_SPECULATIONMODE']._serialized_start=259
-  _globals['_SPECULATIONMODE']._serialized_end=391
+  _globals['_SPECULATIONMODE']._serialized_end=418
   _globals['_SAMPLINGPARAMS']._serialized_start=55
   _globals['_SAMPLINGPARAMS']._serialized_end=165
   _globals['_SPECULATIONPARAMS']._serialized_start=167

@@ -11,10 +11,12 @@ class SpeculationMode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     SPECULATION_MODE_OFF: _ClassVar[SpeculationMode]
     SPECULATION_MODE_CHAIN: _ClassVar[SpeculationMode]
     SPECULATION_MODE_TREE: _ClassVar[SpeculationMode]
+    SPECULATION_MODE_AUTO: _ClassVar[SpeculationMode]
 SPECULATION_MODE_UNSPECIFIED: SpeculationMode
 SPECULATION_MODE_OFF: SpeculationMode
 SPECULATION_MODE_CHAIN: SpeculationMode
 SPECULATION_MODE_TREE: SpeculationMode
+SPECULATION_MODE_AUTO: SpeculationMode
 
 class SamplingParams(_message.Message):
     __slots__ = ("temperature", "top_k", "top_p", "min_p", "seed")

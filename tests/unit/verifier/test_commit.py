@@ -1,13 +1,23 @@
 """Where a drawn path is cut: the first stop token, else the length limit, wherever in the path they fall."""
 
+import numpy as np
 import pytest
 
 from draftwood_kernels.sample import SamplingParams
 from draftwood_verifier import commit
 from draftwood_verifier.plan import Path
 from draftwood_verifier.sequence import DraftMode, FinishReason, Sequence
+from draftwood_wire.tree import TokenTree
 
 STOP = 9
+
+
+def make_tree(nodes: int) -> TokenTree:
+    return TokenTree(
+        token_ids=np.full(nodes, 5, np.int32),
+        parents=np.arange(nodes, dtype=np.int32),
+        log_probs=np.zeros(nodes, np.float32),
+    )
 
 
 def make_sequence(*, max_tokens: int, output: int = 1) -> Sequence:
@@ -27,16 +37,19 @@ def make_sequence(*, max_tokens: int, output: int = 1) -> Sequence:
 def test_stop_at_every_offset(offset: int) -> None:
     tokens = [5] * 5
     tokens[offset] = STOP
-    record = commit.decide(make_sequence(max_tokens=100), Path(tokens=tokens, rows=[7, 8, 9, 10, 11]), nodes_verified=6)
+    record = commit.decide(
+        make_sequence(max_tokens=100), Path(tokens=tokens, rows=[7, 8, 9, 10, 11]), tree=make_tree(6)
+    )
     assert record.tokens == tokens[: offset + 1]
     assert record.rows == [7, 8, 9, 10, 11][: offset + 1]
+    assert record.nodes == [0, 1, 2, 3, 4][: offset + 1]
     assert (record.finish_reason, record.cut) == (FinishReason.STOP, 4 - offset)
 
 
 @pytest.mark.parametrize("room", range(1, 7))
 def test_length_at_every_offset(room: int) -> None:
     record = commit.decide(
-        make_sequence(max_tokens=1 + room), Path(tokens=[5] * 5, rows=list(range(5))), nodes_verified=4
+        make_sequence(max_tokens=1 + room), Path(tokens=[5] * 5, rows=list(range(5))), tree=make_tree(4)
     )
     assert len(record.tokens) == len(record.rows) == min(room, 5)
     assert record.finish_reason is (FinishReason.LENGTH if room <= 5 else None)
@@ -44,16 +57,16 @@ def test_length_at_every_offset(room: int) -> None:
 
 def test_stop_wins_over_length_and_hides_what_follows() -> None:
     path = Path(tokens=[10, 11, STOP, 20, 21, 22], rows=list(range(6)))
-    record = commit.decide(make_sequence(max_tokens=6), path, nodes_verified=5)
+    record = commit.decide(make_sequence(max_tokens=6), path, tree=make_tree(5))
     assert (record.tokens, record.finish_reason) == ([10, 11, STOP], FinishReason.STOP)
-    last = commit.decide(make_sequence(max_tokens=4), path, nodes_verified=5)
+    last = commit.decide(make_sequence(max_tokens=4), path, tree=make_tree(5))
     assert (last.tokens, last.finish_reason) == ([10, 11, STOP], FinishReason.STOP)
 
 
 def test_prefill_is_round_zero_and_keeps_no_rows() -> None:
     sequence = make_sequence(max_tokens=5, output=0)
     sequence.computed = 3
-    record = commit.decide(sequence, Path(tokens=[4], rows=[2]), nodes_verified=0)
+    record = commit.decide(sequence, Path(tokens=[4], rows=[2]), tree=make_tree(0))
     assert (record.round, record.rows, record.base_len) == (0, [], 3)
     commit.apply(record)
     assert (sequence.tokens[-1], sequence.rounds, sequence.computed) == (4, 0, 3)
@@ -63,7 +76,7 @@ def test_counters_add_up() -> None:
     sequence = make_sequence(max_tokens=100)
     sequence.computed = 3
     for tokens, nodes in (([5, 6, 7], 4), ([5], 0), ([5], 4)):
-        commit.apply(commit.decide(sequence, Path(tokens=tokens, rows=list(range(len(tokens)))), nodes_verified=nodes))
+        commit.apply(commit.decide(sequence, Path(tokens=tokens, rows=list(range(len(tokens)))), tree=make_tree(nodes)))
     assert (sequence.rounds, sequence.speculative_rounds) == (3, 2)
     assert (sequence.proposed_nodes, sequence.accepted_nodes) == (8, 2)
     assert len(sequence.tokens) - 3 == 1 + sequence.rounds + sequence.accepted_nodes
