@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 
 from draftwood import demo, generate, train, up
+from draftwood.bench import command as bench
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -26,6 +27,7 @@ def _parser() -> argparse.ArgumentParser:
         ("up", up, "start gateway, verifier and drafter on this machine"),
         ("generate", generate, "continue a prompt, streaming the text"),
         ("demo", demo, "compare plain, chain and tree decoding on the embedded pair"),
+        ("bench", bench, "measure speed and latency under load"),
     ):
         command = commands.add_parser(name, help=summary, description=module.__doc__)
         module.add_arguments(command)

@@ -27,6 +27,8 @@ class StackOptions:
     node_limit: int = tuning.NODE_LIMIT
     kv_pages: int | None = None
     context_pages: int | None = None
+    # A module, and what comes before the drafter's options.
+    drafter_module: tuple[str, ...] = ("draftwood_drafter",)
 
     def verifier_arguments(self) -> list[str]:
         arguments = ["--target", str(self.target), "--listen", self.verifier, "--model-name", self.model_name]
@@ -72,7 +74,8 @@ class Stack:
             return
         listen = self._drafter_listen or self.options.drafter
         arguments = self.options.drafter_arguments(self.options.draft, self.verifier.addresses["address"], listen)
-        self.drafter = start_service("drafter", "draftwood_drafter", arguments, log=self.log)
+        module, *kind = self.options.drafter_module
+        self.drafter = start_service("drafter", module, [*kind, *arguments], log=self.log)
         self._drafter_listen = self.drafter.addresses["address"]
         wait_until_joined(self._drafter_listen)
 

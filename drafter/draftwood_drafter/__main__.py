@@ -5,6 +5,7 @@ import json
 import logging
 import signal
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 
 import numpy as np
@@ -53,11 +54,11 @@ def make_engine(config: DrafterConfig) -> DraftEngine:
     return engine
 
 
-async def serve(config: DrafterConfig) -> None:
+async def serve(config: DrafterConfig, make: Callable[[DrafterConfig], DraftEngine] = make_engine) -> None:
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-    engine = make_engine(config)
+    engine = make(config)
     backoff = Backoff(config.redial_min_s, config.redial_max_s)
     client = SpeculationClient(engine, make_hello(config, engine.model), config.verifier, backoff)
     server = Server(config.listen, [_SERVICE])

@@ -1,0 +1,73 @@
+"""All slices of a run, interleaved: a machine that slows down for a while slows all modes alike.
+
+Pair by pair, and within a pair load by load, every mode gets one slice on the same requests, in an order that is
+shuffled by the seed. Figures of two modes are compared within a pair only.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from draftwood.bench.equality import Equality
+from draftwood.bench.modes import BenchMode
+from draftwood.bench.prefix_cache import PrefixCache
+from draftwood.bench.slices import Slice, run_slice
+from draftwood.bench.traffic import Load
+from draftwood.bench.workload import Workload
+from draftwood_client import AsyncClient
+
+_WARM_UP_S = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    modes: Sequence[BenchMode]
+    loads: Sequence[Load]
+    pairs: int
+    window_s: float
+    workload: Workload
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """Slices by load and mode name, one a pair."""
+
+    slices: dict[tuple[float, str], list[Slice]]
+    equality: Equality
+
+    def of(self, load: float, mode: str) -> list[Slice]:
+        return self.slices[load, mode]
+
+
+async def run_interleaved(
+    client: AsyncClient, cache: PrefixCache | None, plan: Plan, progress: Callable[[str], None]
+) -> Measured:
+    """Raises DraftwoodError when the gateway fails a request. Without a `cache` it is left as it is."""
+    for mode in plan.modes:
+        for load in (plan.loads[0], plan.loads[-1]):
+            await run_slice(client, mode, load, plan.workload, -1, _WARM_UP_S)
+    measured = Measured(slices={}, equality=Equality())
+    for pair in range(plan.pairs):
+        for load in plan.loads:
+            await _one_pair(client, cache, plan, load, pair, measured)
+            progress(_line(plan, load, pair, measured))
+    return measured
+
+
+async def _one_pair(
+    client: AsyncClient, cache: PrefixCache | None, plan: Plan, load: Load, pair: int, measured: Measured
+) -> None:
+    order = list(plan.modes)
+    plan.workload.draws("order", pair, load.value).shuffle(order)
+    measured.equality.forget()
+    for mode in order:
+        if cache is not None:
+            await cache.empty()
+        outcome = await run_slice(client, mode, load, plan.workload, pair, plan.window_s)
+        measured.equality.add(mode.name, outcome.answers)
+        outcome.answers.clear()
+        measured.slices.setdefault((load.value, mode.name), []).append(outcome)
+
+
+def _line(plan: Plan, load: Load, pair: int, measured: Measured) -> str:
+    speeds = (f"{mode.name} {measured.of(load.value, mode.name)[-1].tokens_per_s:.0f}" for mode in plan.modes)
+    return f"pair {pair + 1} of {plan.pairs}, load {load.value:g}: {', '.join(speeds)} tokens/s"

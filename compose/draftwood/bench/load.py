@@ -1,0 +1,197 @@
+"""`draftwood bench load`: tokens a second and latencies under load, all modes interleaved in one run.
+
+By default it starts its own services on the embedded pair. Ends with exit code 1 when two modes gave different tokens.
+"""
+
+import argparse
+import asyncio
+import importlib
+import importlib.util
+import json
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import IO, Any
+
+from draftwood.bench.interleaving import Measured, Plan, run_interleaved
+from draftwood.bench.modes import bench_modes
+from draftwood.bench.prefix_cache import PrefixCache
+from draftwood.bench.summary import LoadSummary, as_row, summarise
+from draftwood.bench.table import print_table
+from draftwood.bench.traffic import Closed, Load, Open
+from draftwood.bench.workload import OUTPUT_TOKENS, Workload
+from draftwood.demo import read_prompts
+from draftwood.environment import describe
+from draftwood.models import embedded_pair
+from draftwood.processes import ServiceFailed
+from draftwood.stack import StackOptions, running_stack
+from draftwood.supervision import interrupt_on_sigterm, say
+from draftwood_client import AsyncClient
+from draftwood_wire.errors import DraftwoodError
+
+_CONCURRENCY = (1, 2, 4, 8, 16, 32, 64)
+_PAIRS = 5
+_WINDOW_S = 3.0
+_TREE_NODES = (4, 10, 16)
+# Of --quick: says that everything works, not how fast it is.
+_QUICK_CONCURRENCY = (1, 4)
+_QUICK_WINDOW_S = 0.5
+_TEXTS = 40
+_TRAINED = "trained"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--gateway", help="host:port of a running gateway; default: services of its own")
+    load = parser.add_mutually_exclusive_group()
+    load.add_argument("--concurrency", type=_whole_numbers, help="clients of each closed loop, 1,2,4,8,16,32,64")
+    load.add_argument("--rate", type=_numbers, help="requests a second of each open loop (Poisson), such as 2,8")
+    parser.add_argument("--modes", type=_words, default=("plain", "chain", "tree", "auto"), help="some of the four")
+    parser.add_argument("--tree-nodes", type=_whole_numbers, default=_TREE_NODES, help="fixed sizes of trees, 4,10,16")
+    parser.add_argument("--pairs", type=int, help=f"slices of each mode and load ({_PAIRS})")
+    parser.add_argument("--window-s", type=float, help=f"seconds of a slice that are measured ({_WINDOW_S:g})")
+    parser.add_argument("--output-tokens", type=_whole_numbers, default=OUTPUT_TOKENS, help="shortest,longest answer")
+    parser.add_argument("--seed", type=int, default=0, help="draws requests, arrivals and the order of modes")
+    parser.add_argument("--drafter", default=_TRAINED, help="trained, random (random trees), or slow:MS a draft")
+    parser.add_argument("--quick", action="store_true", help="one short pair of few loads: a smoke test")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
+    parser.add_argument("--plot", type=Path, metavar="FILE.png", help="draw them there (needs matplotlib)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Return 0, or 1 when outputs differed or a service failed, 2 for a command line that makes no sense."""
+    interrupt_on_sigterm()
+    try:
+        plan = _plan(arguments)
+    except ValueError as error:
+        say(str(error))
+        return 2
+    with tempfile.TemporaryFile("w+") as log:
+        try:
+            with _services(arguments, log) as (gateway, verifier):
+                measured = asyncio.run(_measure(gateway, verifier, plan))
+        except (ServiceFailed, DraftwoodError, FileNotFoundError) as error:
+            log.seek(0)
+            say(f"{log.read()}{error}")
+            return 1
+        except KeyboardInterrupt:
+            return 130
+    return _report(arguments, plan, measured)
+
+
+def _plan(arguments: argparse.Namespace) -> Plan:
+    """Raises ValueError, which names the option."""
+    if arguments.plot is not None and importlib.util.find_spec("matplotlib") is None:
+        raise ValueError("--plot: matplotlib is missing; pip install 'draftwood[bench]' brings it")
+    if arguments.gateway is not None and arguments.drafter != _TRAINED:
+        raise ValueError("--drafter: the drafter of a running --gateway can't be chosen")
+    if len(arguments.output_tokens) != 2 or not 2 <= arguments.output_tokens[0] <= arguments.output_tokens[1]:
+        raise ValueError("--output-tokens: two numbers, shortest and longest, 2 or more")
+    pairs = arguments.pairs or (1 if arguments.quick else _PAIRS)
+    window_s = arguments.window_s or (_QUICK_WINDOW_S if arguments.quick else _WINDOW_S)
+    if pairs < 1 or window_s <= 0:
+        raise ValueError("--pairs and --window-s must be above 0")
+    return Plan(
+        modes=bench_modes(arguments.modes, arguments.tree_nodes),
+        loads=_loads(arguments),
+        pairs=pairs,
+        window_s=window_s,
+        workload=Workload(
+            texts=read_prompts(embedded_pair().prompts, _TEXTS),
+            seed=arguments.seed,
+            output_tokens=arguments.output_tokens,
+        ),
+    )
+
+
+def _loads(arguments: argparse.Namespace) -> list[Load]:
+    if arguments.rate is not None:
+        return [Open(rate=rate) for rate in arguments.rate]
+    counts = arguments.concurrency or (_QUICK_CONCURRENCY if arguments.quick else _CONCURRENCY)
+    return [Closed(clients=clients) for clients in counts]
+
+
+@contextmanager
+def _services(arguments: argparse.Namespace, log: IO[str]) -> Iterator[tuple[str, str | None]]:
+    """Addresses of the gateway and, of services of our own, the verifier."""
+    if arguments.gateway is not None:
+        yield arguments.gateway, None
+        return
+    pair = embedded_pair()
+    options = StackOptions(target=pair.target, draft=pair.drafter)
+    if arguments.drafter != _TRAINED:
+        options = replace(options, drafter_module=("draftwood.bench.drafters", arguments.drafter))
+    with running_stack(options, log) as stack:
+        yield stack.grpc, stack.verifier.addresses["address"]
+
+
+async def _measure(gateway: str, verifier: str | None, plan: Plan) -> Measured:
+    async with AsyncClient(gateway) as client:
+        cache = None if verifier is None else PrefixCache(client, verifier)
+        try:
+            return await run_interleaved(client, cache, plan, lambda line: print(line, file=sys.stderr, flush=True))
+        finally:
+            if cache is not None:
+                await cache.close()
+
+
+def _report(arguments: argparse.Namespace, plan: Plan, measured: Measured) -> int:
+    summaries = summarise(plan, measured)
+    print(
+        f"{describe()}\ndrafter {arguments.drafter}, seed {arguments.seed}, {plan.pairs} pairs of {plan.window_s:g} s\n"
+    )
+    print_table(summaries)
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps(_json(arguments, plan, summaries), indent=1) + "\n")
+    if arguments.plot is not None:
+        _plot(arguments, plan, summaries)
+    return _print_equality(measured)
+
+
+def _print_equality(measured: Measured) -> int:
+    equality = measured.equality
+    if equality.different:
+        print(f"Outputs DIFFER, which is a bug: {len(equality.different)} times, first {equality.different[0]}")
+        return 1
+    print(f"Outputs are identical in all modes: {equality.compared_tokens} tokens compared.")
+    return 0
+
+
+def _json(arguments: argparse.Namespace, plan: Plan, summaries: list[LoadSummary]) -> dict[str, Any]:
+    environment = {
+        "machine": describe(),
+        "gateway": arguments.gateway,
+        "drafter": arguments.drafter,
+        "seed": arguments.seed,
+        "pairs": plan.pairs,
+        "window_s": plan.window_s,
+        "output_tokens": list(arguments.output_tokens),
+    }
+    return {"rows": [as_row(plan, summary) for summary in summaries], "environment": environment}
+
+
+def _plot(arguments: argparse.Namespace, plan: Plan, summaries: list[LoadSummary]) -> None:
+    # By name and late: matplotlib is an extra.
+    plot = importlib.import_module("draftwood.bench.plot")
+    loads = "clients" if isinstance(plan.loads[0], Closed) else "requests a second"
+    plot.save_plot(arguments.plot, summaries, loads=loads, caption=f"{describe()}; drafter {arguments.drafter}")
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split(","))
+
+
+def _whole_numbers(text: str) -> tuple[int, ...]:
+    numbers = tuple(int(word) for word in _words(text))
+    if min(numbers) < 1:
+        raise ValueError(text)
+    return numbers
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    numbers = tuple(float(word) for word in _words(text))
+    if min(numbers) <= 0:
+        raise ValueError(text)
+    return numbers

@@ -1,0 +1,34 @@
+"""Numbers made of what clients saw."""
+
+import math
+from collections.abc import Iterable, Sequence
+
+# Part of a window at each edge where tokens count in part only.
+_EDGE = 0.15
+
+
+def rate(arrivals: Iterable[tuple[float, int]], start: float, end: float) -> float:
+    """Tokens a second between `start` and `end`; arrivals are (time, tokens).
+
+    A step hands a token to every client at once. With sharp edges a window of 30 steps would be off by up to a step;
+    here a token's weight rises from 0 to 1 within the first part of the window and falls within the last.
+    """
+    edge = _EDGE * (end - start)
+    weighted = sum(
+        tokens * min(1.0, (time - start) / edge, (end - time) / edge) for time, tokens in arrivals if start < time < end
+    )
+    return weighted / (end - start - edge)
+
+
+def percentile(values: Sequence[float], share: float) -> float | None:
+    """The smallest value that `share` of all do not exceed; None of nothing."""
+    if not values:
+        return None
+    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
+
+
+def sign_test(differences: Iterable[float]) -> float:
+    """Chance of as few positive differences as these, or fewer, if either sign were as likely; zeros do not count."""
+    signs = [difference > 0 for difference in differences if difference != 0]
+    wins, pairs = sum(signs), len(signs)
+    return float(sum(math.comb(pairs, k) for k in range(wins + 1)) / 2**pairs)

@@ -1,0 +1,147 @@
+"""Clients of the gateway with the clock running: closed loop (each asks again at once) and open loop (Poisson)."""
+
+import asyncio
+from collections.abc import Coroutine, Iterator
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Protocol
+
+from draftwood.bench.modes import BenchMode
+from draftwood.bench.workload import BenchRequest, Workload
+from draftwood_client import AsyncClient, Usage
+from draftwood_wire.errors import Overloaded
+
+_TIMEOUT_S = 300.0
+
+
+@dataclass(kw_only=True)
+class Answer:
+    """One request as its client saw it; arrivals are (time, tokens). An answer that was broken off has no usage."""
+
+    request: BenchRequest
+    asked_at: float
+    arrivals: list[tuple[float, int]] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    usage: Usage | None = None
+    refused: bool = False
+
+
+class Traffic:
+    """Answers of one slice, as they come."""
+
+    def __init__(self, client: AsyncClient, mode: BenchMode) -> None:
+        self.answers: list[Answer] = []
+        self._client = client
+        self._mode = mode
+
+    async def ask(self, request: BenchRequest, begun: asyncio.Event | None = None) -> None:
+        """One request to its end. Raises DraftwoodError; a server that is full makes it a refused answer."""
+        answer = Answer(request=request, asked_at=perf_counter())
+        self.answers.append(answer)
+        stream = self._client.stream(
+            request.prompt,
+            max_tokens=request.output_tokens,
+            ignore_eos=True,
+            speculation=self._mode.speculation,
+            node_limit=self._mode.node_limit,
+            timeout_s=_TIMEOUT_S,
+        )
+        try:
+            async for chunk in stream:
+                if chunk.token_ids:
+                    answer.arrivals.append((perf_counter(), len(chunk.token_ids)))
+                    answer.token_ids += chunk.token_ids
+                    if begun is not None:
+                        begun.set()
+                answer.usage = chunk.usage
+        except Overloaded:
+            answer.refused = True
+
+
+class Load(Protocol):
+    """How requests come."""
+
+    @property
+    def value(self) -> float:
+        """Clients, or requests a second."""
+
+    async def steady(self, traffic: Traffic, workload: Workload, pair: int, window_s: float) -> tuple[float, float]:
+        """Bring the load to its steady state, hold it for a window, break off; returns the window's start and end."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Closed:
+    """`clients` that each ask again as soon as they are answered. Steady: every one has its first token."""
+
+    clients: int
+
+    @property
+    def value(self) -> float:
+        return self.clients
+
+    async def steady(self, traffic: Traffic, workload: Workload, pair: int, window_s: float) -> tuple[float, float]:
+        begun = [asyncio.Event() for _ in range(self.clients)]
+        loops = [
+            self._loop(traffic, workload.client(pair, self.clients, number), event)
+            for number, event in enumerate(begun)
+        ]
+
+        async def window() -> tuple[float, float]:
+            await asyncio.gather(*(event.wait() for event in begun))
+            return await _hold(window_s)
+
+        return await _beside(window(), loops)
+
+    async def _loop(self, traffic: Traffic, requests: Iterator[BenchRequest], begun: asyncio.Event) -> None:
+        for request in requests:
+            await traffic.ask(request, begun)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Open:
+    """Requests that come by chance, `rate` a second on average. Steady: half a window has passed."""
+
+    rate: float
+
+    @property
+    def value(self) -> float:
+        return self.rate
+
+    async def steady(self, traffic: Traffic, workload: Workload, pair: int, window_s: float) -> tuple[float, float]:
+        async def window() -> tuple[float, float]:
+            await asyncio.sleep(window_s / 2)
+            return await _hold(window_s)
+
+        return await _beside(window(), [self._arrive(traffic, workload, pair)])
+
+    async def _arrive(self, traffic: Traffic, workload: Workload, pair: int) -> None:
+        draws = workload.draws(pair, f"rate {self.rate}")
+        due = perf_counter()
+        async with asyncio.TaskGroup() as group:
+            while True:
+                due += draws.expovariate(self.rate)
+                await asyncio.sleep(max(0.0, due - perf_counter()))
+                group.create_task(traffic.ask(workload.request(draws)))
+
+
+async def _hold(window_s: float) -> tuple[float, float]:
+    start = perf_counter()
+    await asyncio.sleep(window_s)
+    return start, perf_counter()
+
+
+async def _beside(
+    window: Coroutine[None, None, tuple[float, float]], loops: list[Coroutine[None, None, None]]
+) -> tuple[float, float]:
+    """Run the window beside loops that never end by themselves; raises what ended one of them."""
+    measuring = asyncio.create_task(window)
+    tasks = [asyncio.create_task(loop) for loop in loops]
+    try:
+        done, _ = await asyncio.wait([measuring, *tasks], return_when=asyncio.FIRST_COMPLETED)
+        for task in done - {measuring}:
+            task.result()
+        return await measuring
+    finally:
+        for task in (measuring, *tasks):
+            task.cancel()
+        await asyncio.gather(measuring, *tasks, return_exceptions=True)
