@@ -4,6 +4,7 @@ Index 0 is the root (the last committed token) and is not stored; entry i is nod
 children and path probabilities never increase, so every prefix of the arrays is a tree too (DDTree, Proposition 2).
 """
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -19,11 +20,14 @@ LOG_PROB_SLACK = 1e-4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Shape:
-    depths: NDArray[np.int32]
-    ranks: NDArray[np.int32]
-    spine: NDArray[np.bool_]
-    children: list[list[int]]  # by node, the root first
+class TreeShape:
+    """What follows from a tree's arrays; plain lists, which are quicker than arrays for a handful of nodes."""
+
+    depths: list[int]  # by node, the root first: depths[0] is 0
+    children: list[list[int]]  # nodes by parent node, best first; the root's children are children[0]
+    ranks: list[int]  # by entry: place among its siblings, the best one 0
+    parent_on_spine: list[bool]  # by entry: the parent is on the path of best children, where the root is
+    confidence: list[float]  # by entry: probability given its parent, as the draft sees it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,25 +51,7 @@ class TokenTree:
 
     def depths(self) -> NDArray[np.int32]:
         """Depth of each node, int32 [nodes]; a child of the root has depth 1."""
-        return self._shape.depths
-
-    def ranks(self) -> NDArray[np.int32]:
-        """Place of each node among its siblings, the best one 0: int32 [nodes]."""
-        return self._shape.ranks
-
-    def spine(self) -> NDArray[np.bool_]:
-        """Whether a node lies on the path of best children from the root: bool [nodes]."""
-        return self._shape.spine
-
-    def confidence(self) -> NDArray[np.float64]:
-        """Probability of each node given its parent, as the draft sees it: float64 [nodes]."""
-        whole = np.concatenate([[0.0], self.log_probs.astype(np.float64)])
-        confidence: NDArray[np.float64] = np.exp(np.minimum(whole[1:] - whole[self.parents], 0.0))
-        return confidence
-
-    def children(self, node: int) -> list[int]:
-        """Nodes whose parent is `node`, best first."""
-        return self._shape.children[node]
+        return np.array(self.shape.depths[1:], np.int32)
 
     def select(self, entries: NDArray[np.integer]) -> "TokenTree":
         """The tree of these entries (ascending), which must hold the parents of all of them."""
@@ -78,20 +64,21 @@ class TokenTree:
         )
 
     @cached_property
-    def _shape(self) -> "_Shape":
+    def shape(self) -> "TreeShape":
+        """Worked out on first use."""
+        depths, spine, ranks, parent_on_spine = [0], [True], [], []
         children: list[list[int]] = [[] for _ in range(len(self) + 1)]
-        depths, spine, ranks = [0], [True], []
         for node, parent in enumerate(self.parents.tolist(), start=1):
             siblings = children[parent]
             depths.append(depths[parent] + 1)
-            spine.append(spine[parent] and not siblings)
             ranks.append(len(siblings))
+            parent_on_spine.append(spine[parent])
+            spine.append(spine[parent] and not siblings)
             siblings.append(node)
-        return _Shape(
-            depths=np.array(depths[1:], np.int32),
-            ranks=np.array(ranks, np.int32),
-            spine=np.array(spine[1:], np.bool_),
-            children=children,
+        whole = [0.0, *self.log_probs.tolist()]
+        confidence = [math.exp(min(0.0, s - whole[p])) for p, s in zip(self.parents.tolist(), whole[1:], strict=True)]
+        return TreeShape(
+            depths=depths, ranks=ranks, parent_on_spine=parent_on_spine, confidence=confidence, children=children
         )
 
     def descend(self, tokens: list[int]) -> "TokenTree | None":

@@ -35,6 +35,8 @@ class Pace:
 
 
 def _continues(previous: StepRecord, record: StepRecord) -> bool:
-    """Whether all sequences of this step were in the one before, so that the time between is about them."""
+    """Whether the two steps were about the same sequences, so that the time between is about them too."""
+    if len(previous.segments) != len(record.segments):
+        return False
     before = {segment.sequence.session_id for segment in previous.segments}
     return all(segment.sequence.session_id in before for segment in record.segments)

@@ -17,7 +17,7 @@ class Allocation:
 
 
 def allocate(
-    scores: list[NDArray[np.float64]],
+    scores: list[list[float]],
     *,
     sequences: int,
     pinned_nodes: int,
@@ -31,7 +31,7 @@ def allocate(
     tree in every tree. `sequences` decode in this step, with or without a tree; `pinned_nodes` are looked at whatever
     is decided here. edges, seconds [E]: numbers of nodes and what a step with so many takes.
     """
-    flat = np.concatenate([*scores, np.zeros(0)])
+    flat = np.array([score for tree in scores for score in tree], np.float64)
     # Stable, so that of equals the parent comes first.
     order = np.argsort(-flat, kind="stable")
     gains = np.concatenate([[0.0], np.cumsum(flat[order])])

@@ -6,89 +6,75 @@ and rank among its siblings, and similar confidence. Committed tokens do not dep
 verified teach as much as others.
 """
 
-import numpy as np
-from numpy.typing import NDArray
+from bisect import bisect_left
+from dataclasses import dataclass, field
 
 from draftwood_wire.tree import TokenTree
 
 _DEPTHS, _RANKS = 8, 4
 # Upper ends of the classes of confidence.
-_CONFIDENCE = np.array([0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.97])
+_CONFIDENCE = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.97)
 # Nodes that a class must have seen to weigh as much as the coarser estimate behind it.
 _TRUST = 12.0
-# Weight that a class keeps of its past when it sees another node: half of what counts is the last 1,400 nodes.
+# What a class keeps of its past when it sees another node: half of what counts is the last 1,400 nodes.
 _KEEP = 0.9995
+
+
+@dataclass(slots=True)
+class _Counts:
+    """Nodes of one depth and rank: what the draft hoped for, and what came; then by class of confidence."""
+
+    hoped: float = 0.0
+    came: float = 0.0
+    seen: list[float] = field(default_factory=lambda: [0.0] * (len(_CONFIDENCE) + 1))
+    right: list[float] = field(default_factory=lambda: [0.0] * (len(_CONFIDENCE) + 1))
+
+    def chance(self, confidence: float) -> float:
+        """Three layers: the draft's word, scaled by how often such nodes were right, bent by those as sure as it."""
+        coarse = min(1.0, confidence * (self.came + _TRUST) / (self.hoped + _TRUST))
+        sure = bisect_left(_CONFIDENCE, confidence)
+        return (self.right[sure] + _TRUST * coarse) / (self.seen[sure] + _TRUST)
+
+    def count(self, confidence: float, right: bool) -> None:
+        self.hoped = self.hoped * _KEEP + confidence
+        self.came = self.came * _KEEP + right
+        sure = bisect_left(_CONFIDENCE, confidence)
+        self.seen[sure] = self.seen[sure] * _KEEP + 1
+        self.right[sure] = self.right[sure] * _KEEP + right
 
 
 class Calibration:
     """Chances of nodes, for greedy and for sampled requests."""
 
     def __init__(self) -> None:
-        shape = (2, 2, _DEPTHS, _RANKS, len(_CONFIDENCE) + 1)
-        self._seen = np.zeros(shape)
-        self._right = np.zeros(shape)
-        # Of all confidences together: their sum, and how many were right.
-        self._hoped = np.zeros(shape[:-1])
-        self._came = np.zeros(shape[:-1])
+        self._counts = [_Counts() for _ in range(2 * 2 * _DEPTHS * _RANKS)]
 
-    def scores(self, trees: list[TokenTree], sampled: list[bool]) -> list[NDArray[np.float64]]:
-        """For each tree the chance of every node to be accepted, never above its parent's: float64 [nodes]."""
-        return [self._tree_scores(tree, is_sampled) for tree, is_sampled in zip(trees, sampled, strict=True)]
+    def scores(self, tree: TokenTree, *, sampled: bool) -> list[float]:
+        """The chance of every node to be accepted, never above its parent's: [nodes]."""
+        shape = tree.shape
+        scores = [1.0]
+        for parent, depth, rank, on_spine, confidence in zip(
+            tree.parents.tolist(), shape.depths[1:], shape.ranks, shape.parent_on_spine, shape.confidence, strict=True
+        ):
+            scores.append(scores[parent] * self._like(sampled, on_spine, depth, rank).chance(confidence))
+        return scores[1:]
 
     def observe(self, tree: TokenTree, tokens: list[int], *, sampled: bool) -> None:
         """The tokens that came after the tree's root, as far as they are known."""
-        confidence, depths, ranks, spine = tree.confidence(), tree.depths(), tree.ranks(), tree.spine()
+        shape = tree.shape
         node = 0
         for token in tokens:
             found = 0
-            for child in tree.children(node):
+            for child in shape.children[node]:
                 entry = child - 1
                 right = int(tree.token_ids[entry]) == token
                 found = child if right else found
-                parent_on_spine = node == 0 or bool(spine[node - 1])
-                where = (
-                    int(sampled),
-                    int(parent_on_spine),
-                    min(int(depths[entry]), _DEPTHS) - 1,
-                    min(int(ranks[entry]), _RANKS - 1),
-                )
-                self._count(where, float(confidence[entry]), right)
+                like = self._like(sampled, shape.parent_on_spine[entry], shape.depths[child], shape.ranks[entry])
+                like.count(shape.confidence[entry], right)
             if not found:
                 return
             node = found
 
-    def _tree_scores(self, tree: TokenTree, sampled: bool) -> NDArray[np.float64]:
-        scores = np.ones(len(tree) + 1)
-        if not len(tree):
-            return scores[1:]
-        depths, spine = tree.depths(), tree.spine()
-        parents = tree.parents
-        parent_on_spine = np.where(parents == 0, True, spine[parents - 1])
-        chances = self._chances(
-            (
-                np.full(len(tree), int(sampled)),
-                parent_on_spine.astype(np.intp),
-                np.minimum(depths, _DEPTHS) - 1,
-                np.minimum(tree.ranks(), _RANKS - 1),
-            ),
-            tree.confidence(),
-        )
-        for depth in range(1, int(depths.max()) + 1):
-            entries = np.flatnonzero(depths == depth)
-            scores[entries + 1] = scores[parents[entries]] * chances[entries]
-        return scores[1:]
-
-    def _chances(self, where: tuple[NDArray[np.integer], ...], confidence: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Three layers: the draft's word, scaled by how often such nodes were right, bent by those as sure as it."""
-        scale = (self._came[where] + _TRUST) / (self._hoped[where] + _TRUST)
-        coarse = np.minimum(confidence * scale, 1.0)
-        place = (*where, np.searchsorted(_CONFIDENCE, confidence))
-        chances: NDArray[np.float64] = (self._right[place] + _TRUST * coarse) / (self._seen[place] + _TRUST)
-        return chances
-
-    def _count(self, where: tuple[int, int, int, int], confidence: float, right: bool) -> None:
-        self._hoped[where] = self._hoped[where] * _KEEP + confidence
-        self._came[where] = self._came[where] * _KEEP + right
-        place = (*where, int(np.searchsorted(_CONFIDENCE, confidence)))
-        self._seen[place] = self._seen[place] * _KEEP + 1
-        self._right[place] = self._right[place] * _KEEP + right
+    def _like(self, sampled: bool, on_spine: bool, depth: int, rank: int) -> _Counts:
+        place = (sampled * 2 + on_spine) * _DEPTHS + min(depth, _DEPTHS) - 1
+        return self._counts[place * _RANKS + min(rank, _RANKS - 1)]

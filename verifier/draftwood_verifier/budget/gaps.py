@@ -5,7 +5,10 @@ import math
 # Before anything is known: nothing to speak of, so that drafting gets its trial.
 _PRIOR_S = 1e-3
 _RATE = 0.2
-_LONGEST = 4.0
+# Samples that make a plain mean before older ones fade.
+_FIRST_SAMPLES = 5
+# A sample counts as at most this many times what was known: a hiccup of the machine is not news about the loop.
+_LONGEST = 2.0
 
 
 class GapTable:
@@ -17,6 +20,7 @@ class GapTable:
 
     def __init__(self, known: dict[int, float] | None = None) -> None:
         self.known: dict[int, float] = dict(known or {})
+        self._samples = dict.fromkeys(self.known, _FIRST_SAMPLES)
 
     def seconds(self, batch: int) -> float:
         if not self.known:
@@ -35,11 +39,11 @@ class GapTable:
 
     def observe(self, batch: int, seconds: float) -> None:
         size = _size(batch)
-        known = self.known.get(size)
-        if known is None:
-            self.known[size] = seconds
-        else:
-            self.known[size] += _RATE * (min(seconds, _LONGEST * known) - known)
+        count = self._samples[size] = self._samples.get(size, 0) + 1
+        known = self.known.get(size, seconds)
+        if count > _FIRST_SAMPLES:
+            seconds = min(seconds, _LONGEST * known)
+        self.known[size] = known + max(_RATE, 1 / count) * (seconds - known)
 
     def lower(self, batch: int, seconds: float) -> None:
         """Take over a sample that was taken under worse conditions than the real thing: it is an upper bound."""

@@ -6,6 +6,7 @@ the tokens committed meanwhile tell what the trees were worth, and how long they
 """
 
 import enum
+import logging
 import math
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ from draftwood_verifier.budget.gaps import GapTable
 from draftwood_verifier.budget.profile import Profile
 from draftwood_wire.tree import TokenTree
 
+_LOG = logging.getLogger(__name__)
 # Rounds that speculation gets to show what it gives, once it is on.
 _TRIAL_ROUNDS = 6
 # Plain rounds before the next look at what drafting would give; they double while it would give too little.
@@ -112,17 +114,18 @@ class Policy:
     def speculative_rate(self, batch: Batch, *, wait_share: float = 1.0) -> float:
         """Predicted tokens a second with drafts for all in mode auto, at the best number of nodes."""
         accepted = batch.auto * self.profile.tokens(self._edges / max(1, batch.auto), batch.sampled)
-        seconds = self.costs.curve(batch.sequences, batch.context) + wait_share * self.waits.seconds(batch.auto)
+        wait_s = wait_share * self.waits.seconds(batch.auto)
+        seconds = np.array(self.costs.curve(batch.sequences, batch.context)) + wait_s
         return float(((batch.sequences + accepted) / seconds).max())
 
     def choose(
         self, trees: list[TokenTree], sampled: list[bool], batch: Batch, *, pinned_nodes: int, waited: bool
     ) -> tuple[Allocation, Decision]:
         """The entries of each tree that this step looks at. `waited`: somebody had to wait for the trees."""
-        curve = self.costs.curve(batch.sequences, batch.context)
+        curve = np.array(self.costs.curve(batch.sequences, batch.context))
         pause_s = self.pauses.seconds(batch.sequences)
         allocation = allocate(
-            self.calibration.scores(trees, sampled),
+            [self.calibration.scores(tree, sampled=hot) for tree, hot in zip(trees, sampled, strict=True)],
             sequences=batch.sequences,
             pinned_nodes=pinned_nodes,
             edges=self._edges,
@@ -134,8 +137,7 @@ class Policy:
 
     def saw_tree(self, tree: TokenTree, *, sampled: bool) -> None:
         """A tree has come, in time or not."""
-        (scores,) = self.calibration.scores([tree], [sampled])
-        self.profile.observe(scores, sampled=sampled)
+        self.profile.observe(self.calibration.scores(tree, sampled=sampled), sampled=sampled)
 
     def saw_late_answer(self, batch: int, seconds: float) -> None:
         """A tree for one of `batch` sessions came after the round had gone on without it."""
@@ -174,6 +176,15 @@ class Policy:
         return Ask.PROBE
 
     def _turn(self, *, on: bool, batch: Batch) -> None:
+        _LOG.info(
+            "speculation %s after %d rounds: %d sequences, %.0f context, predicted %.1f tokens/s against %.1f plain",
+            "on" if on else "off",
+            self._rounds,
+            batch.sequences,
+            batch.context,
+            self.speculative_rate(batch),
+            self.plain_rate(batch),
+        )
         self.speculating = on
         self._rounds = 0
         self._next_look = self._pause

@@ -16,19 +16,20 @@ class Profile:
         prior = np.concatenate([[0.0], np.cumsum(_PRIOR_CHANCE ** np.arange(1, _NODES + 1))])
         self._curves = np.stack([prior, prior])
         self._counts = [0, 0]
+        self._numbers = np.arange(_NODES + 1)
 
-    def observe(self, scores: NDArray[np.float64], *, sampled: bool) -> None:
-        """Calibrated scores [nodes] of one tree."""
-        best = np.sort(scores)[::-1][:_NODES]
-        curve = np.full(_NODES + 1, best.sum())
-        curve[: len(best) + 1] = np.concatenate([[0.0], np.cumsum(best)])
+    def observe(self, scores: list[float], *, sampled: bool) -> None:
+        """Calibrated scores of one tree's nodes."""
+        best = np.zeros(_NODES + 1)
+        count = min(len(scores), _NODES)
+        best[1 : count + 1] = sorted(scores, reverse=True)[:count]
         self._counts[sampled] += 1
         # A plain mean first, so that the prior is gone after the first tree.
         rate = max(_RATE, 1 / self._counts[sampled])
-        self._curves[int(sampled)] += rate * (curve - self._curves[int(sampled)])
+        self._curves[int(sampled)] += rate * (best.cumsum() - self._curves[int(sampled)])
 
     def tokens(self, nodes: NDArray[np.float64], sampled_share: float) -> NDArray[np.float64]:
         """Accepted nodes that a sequence can expect of `nodes` [E] looked at."""
         curve = self._curves[0] * (1 - sampled_share) + self._curves[1] * sampled_share
-        accepted: NDArray[np.float64] = np.interp(nodes, np.arange(_NODES + 1), curve)
+        accepted: NDArray[np.float64] = np.interp(nodes, self._numbers, curve)
         return accepted

@@ -28,18 +28,18 @@ def measure_costs(runner: Runner, *, axes: Axes, pages: int, page_size: int) -> 
         nodes=_NODES,
         context=context,
     )
-    seconds = np.zeros((len(measured.sequences), len(_NODES), len(context)))
+    seconds = np.zeros((len(context), len(measured.sequences), len(_NODES)))
     runner.execute(_plan(1, 8, 1, page_size, runner.vocab_size, pages))
     for index, _ in np.ndenumerate(seconds):
-        sequences, nodes, length = measured.sequences[index[0]], _NODES[index[1]], context[index[2]]
+        length, sequences, nodes = context[index[0]], measured.sequences[index[1]], _NODES[index[2]]
         seconds[index] = _time(runner, _plan(sequences, nodes, length, page_size, runner.vocab_size, pages))
-    coarse = CostTable(measured, np.maximum.accumulate(seconds, axis=1))
+    coarse = CostTable(measured, np.maximum.accumulate(seconds, axis=2).tolist())
     return _refine(coarse, Axes(sequences=axes.sequences, nodes=axes.nodes, context=context))
 
 
 def _refine(coarse: CostTable, axes: Axes) -> CostTable:
-    seconds = [[[coarse.cost(s, n, c) for c in axes.context] for n in axes.nodes] for s in axes.sequences]
-    return CostTable(axes, np.array(seconds))
+    seconds = [[[coarse.cost(s, n, c) for n in axes.nodes] for s in axes.sequences] for c in axes.context]
+    return CostTable(axes, seconds)
 
 
 def _time(runner: Runner, plan: StepPlan) -> float:

@@ -39,7 +39,7 @@ def save(policy: Policy, path: Path) -> None:
     content = {
         "version": _VERSION,
         "axes": {"sequences": axes.sequences, "nodes": axes.nodes, "context": axes.context},
-        "seconds": policy.costs.seconds.tolist(),
+        "seconds": policy.costs.seconds,
         "pauses": policy.pauses.known,
     }
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -56,9 +56,9 @@ def load(path: Path) -> Policy | None:
             return None
         axes = Axes(**{name: tuple(lines) for name, lines in content["axes"].items()})
         seconds = np.array(content["seconds"], np.float64)
-        if seconds.shape != (len(axes.sequences), len(axes.nodes), len(axes.context)) or not (seconds > 0).all():
+        if seconds.shape != (len(axes.context), len(axes.sequences), len(axes.nodes)) or not (seconds > 0).all():
             return None
         pauses = GapTable({int(size): float(value) for size, value in content["pauses"].items()})
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
-    return Policy(CostTable(axes, seconds), pauses=pauses)
+    return Policy(CostTable(axes, seconds.tolist()), pauses=pauses)

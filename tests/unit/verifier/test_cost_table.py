@@ -1,0 +1,66 @@
+"""The table reads what it was given, moves towards what it sees, and stays calm when the machine does not."""
+
+import itertools
+
+import pytest
+
+from draftwood_verifier.budget.cost_table import Axes, CostTable, batch_axis
+
+AXES = Axes(sequences=(1, 2, 4, 8), nodes=(0, 4, 16, 64), context=(0, 100))
+
+
+def linear(sequences: float, nodes: float, context: float) -> float:
+    return 1e-3 + 2e-4 * sequences + 3e-5 * nodes + 1e-5 * context
+
+
+def linear_table() -> CostTable:
+    return CostTable(AXES, [[[linear(s, n, c) for n in AXES.nodes] for s in AXES.sequences] for c in AXES.context])
+
+
+@pytest.mark.parametrize(
+    ("sequences", "nodes", "context"), list(itertools.product((1, 3, 8, 12), (0, 1, 10, 64, 200), (0, 40, 250)))
+)
+def test_a_linear_machine_is_read_exactly_inside_and_beyond_the_grid(
+    sequences: int, nodes: int, context: float
+) -> None:
+    table = linear_table()
+    assert table.cost(sequences, nodes, context) == pytest.approx(linear(sequences, nodes, context))
+    curve = table.curve(sequences, context)
+    assert curve == pytest.approx([linear(sequences, n, context) for n in AXES.nodes])
+
+
+def test_one_line_of_context_means_that_it_does_not_matter() -> None:
+    axes = Axes(sequences=(1, 2), nodes=(0, 4), context=(32,))
+    table = CostTable(axes, [[[1.0, 2.0], [3.0, 4.0]]])
+    assert table.cost(1, 2, 0) == table.cost(1, 2, 4096) == pytest.approx(1.5)
+    table.observe(2, 0, 999, 2.0)
+    assert table.seconds[0][1][0] < 3.0
+
+
+def test_steps_that_take_longer_are_believed_after_a_while_and_only_where_they_were_seen() -> None:
+    table = linear_table()
+    for _ in range(60):
+        table.observe(2, 8, 50, 3 * linear(2, 8, 50))
+    assert table.cost(2, 8, 50) == pytest.approx(3 * linear(2, 8, 50), rel=0.02)
+    assert table.cost(8, 64, 100) == pytest.approx(linear(8, 64, 100))
+
+
+def test_one_hiccup_moves_little() -> None:
+    table = linear_table()
+    table.observe(2, 8, 50, 100 * linear(2, 8, 50))
+    assert table.cost(2, 8, 50) < 1.1 * linear(2, 8, 50)
+
+
+def test_nothing_ever_becomes_free() -> None:
+    table = linear_table()
+    for _ in range(500):
+        table.observe(12, 200, 250, 0.0)
+    assert table.cost(12, 200, 250) > 0
+    assert all(value > 0 for plane in table.seconds for line in plane for value in line)
+
+
+@pytest.mark.parametrize(
+    ("most", "axis"), [(1, (1,)), (4, (1, 2, 4)), (6, (1, 2, 4, 6)), (64, (1, 2, 4, 8, 16, 32, 64))]
+)
+def test_batch_axis(most: int, axis: tuple[int, ...]) -> None:
+    assert batch_axis(most) == axis
