@@ -47,7 +47,7 @@ def test_only_nodes_on_the_way_of_the_known_tokens_teach() -> None:
         calibration.observe(TREE, [10], sampled=False)
     one, two, *_ = calibration.scores(TREE, sampled=False)
     assert one > 0.95
-    assert two / one == pytest.approx(0.8, rel=1e-5)  # nobody knows yet what came after it
+    assert 0.8 < two / one < 0.95  # nobody knows yet what came after it; but the draft is too modest in general
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -38,3 +38,5 @@ def test_bounds_from_outside_only_lower() -> None:
     assert gaps.seconds(8) == 0.02
     gaps.lower(2, 0.3)
     assert gaps.seconds(2) == 0.3
+    gaps.lower(2, 0.15)
+    assert gaps.seconds(8) == pytest.approx(0.01)  # what is twice as quick for two is so for eight

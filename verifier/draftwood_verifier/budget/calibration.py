@@ -15,7 +15,7 @@ _DEPTHS, _RANKS = 8, 4
 # Upper ends of the classes of confidence.
 _CONFIDENCE = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.97)
 # Nodes that a class must have seen to weigh as much as the coarser estimate behind it.
-_TRUST = 12.0
+_TRUST = 8.0
 # What a class keeps of its past when it sees another node: half of what counts is the last 1,400 nodes.
 _KEEP = 0.9995
 
@@ -29,9 +29,12 @@ class _Counts:
     seen: list[float] = field(default_factory=lambda: [0.0] * (len(_CONFIDENCE) + 1))
     right: list[float] = field(default_factory=lambda: [0.0] * (len(_CONFIDENCE) + 1))
 
-    def chance(self, confidence: float) -> float:
-        """Three layers: the draft's word, scaled by how often such nodes were right, bent by those as sure as it."""
-        coarse = min(1.0, confidence * (self.came + _TRUST) / (self.hoped + _TRUST))
+    def chance(self, confidence: float, usual: float) -> float:
+        """The draft's word, scaled by how often such nodes were right, bent by how often those as sure as it were.
+
+        usual: came over hoped of all nodes, which stands for those of a place that was never seen.
+        """
+        coarse = min(1.0, confidence * (self.came + _TRUST * usual) / (self.hoped + _TRUST))
         sure = bisect_left(_CONFIDENCE, confidence)
         return (self.right[sure] + _TRUST * coarse) / (self.seen[sure] + _TRUST)
 
@@ -48,15 +51,18 @@ class Calibration:
 
     def __init__(self) -> None:
         self._counts = [_Counts() for _ in range(2 * 2 * _DEPTHS * _RANKS)]
+        self._all = [_Counts(), _Counts()]
 
     def scores(self, tree: TokenTree, *, sampled: bool) -> list[float]:
         """The chance of every node to be accepted, never above its parent's: [nodes]."""
         shape = tree.shape
+        everything = self._all[sampled]
+        usual = (everything.came + _TRUST) / (everything.hoped + _TRUST)
         scores = [1.0]
         for parent, depth, rank, on_spine, confidence in zip(
             tree.parents.tolist(), shape.depths[1:], shape.ranks, shape.parent_on_spine, shape.confidence, strict=True
         ):
-            scores.append(scores[parent] * self._like(sampled, on_spine, depth, rank).chance(confidence))
+            scores.append(scores[parent] * self._like(sampled, on_spine, depth, rank).chance(confidence, usual))
         return scores[1:]
 
     def observe(self, tree: TokenTree, tokens: list[int], *, sampled: bool) -> None:
@@ -71,6 +77,7 @@ class Calibration:
                 found = child if right else found
                 like = self._like(sampled, shape.parent_on_spine[entry], shape.depths[child], shape.ranks[entry])
                 like.count(shape.confidence[entry], right)
+                self._all[sampled].count(shape.confidence[entry], right)
             if not found:
                 return
             node = found

@@ -46,9 +46,13 @@ class GapTable:
         self.known[size] = known + max(_RATE, 1 / count) * (seconds - known)
 
     def lower(self, batch: int, seconds: float) -> None:
-        """Take over a sample that was taken under worse conditions than the real thing: it is an upper bound."""
-        size = _size(batch)
-        self.known[size] = min(seconds, self.known.get(size, seconds))
+        """Take over a sample that was taken under worse conditions than the real thing: it is an upper bound.
+
+        What got quicker for one size is taken to be as much quicker for all.
+        """
+        known = self.known.setdefault(_size(batch), seconds)
+        if seconds < known:
+            self.known = {size: value * seconds / known for size, value in self.known.items()}
 
 
 def _size(batch: int) -> int:

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _NODES = 64
-_RATE = 0.03
+_RATE = 0.06
 # Before the first tree: two in three guesses right, one after the other.
 _PRIOR_CHANCE = 0.67
 

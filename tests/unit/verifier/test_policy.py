@@ -1,0 +1,132 @@
+"""The policy against a machine that is simulated: costs, waits and drafters of known worth."""
+
+import numpy as np
+import pytest
+
+from draftwood_verifier.budget.cost_table import Axes, CostTable
+from draftwood_verifier.budget.policy import Ask, Batch, Policy
+from tests.unit.verifier.trees import random_tree
+
+AXES = Axes(sequences=(1, 2, 4, 8), context=(0, 1000))
+STEP_S = 0.01
+
+
+class Machine:
+    """Steps of a fixed length, drafts that take `wait_s`, trees of which `right` tokens come true."""
+
+    def __init__(self, policy: Policy, *, wait_s: float, right: int, batch: int = 1) -> None:
+        self.policy = policy
+        self.wait_s = wait_s
+        self.right = right
+        self.batch = Batch(auto=batch, sequences=batch, context=100.0, sampled=0.0)
+        self.random = np.random.default_rng(1)
+        self.asks: list[Ask] = []
+
+    def round(self) -> None:
+        """One round as the verifier would live it."""
+        sequences = self.batch.sequences
+        ask = self.policy.next_ask(self.batch)
+        self.asks.append(ask)
+        if ask is not Ask.DRAFT:
+            self.policy.pauses.observe(sequences, 1e-4)
+            self.policy.costs.observe(sequences, 0, 100.0, STEP_S)
+            if ask is Ask.PROBE:
+                self.policy.saw_late_answer(min(2, sequences), self.wait_s)
+                self._learn()
+            return
+        for _ in range(sequences):
+            self._learn()
+        trees = [random_tree(self.random, 10) for _ in range(sequences)]
+        allocation, decision = self.policy.choose(trees, [False] * sequences, self.batch, pinned_nodes=0, waited=True)
+        self.policy.waits.observe(sequences, self.wait_s)
+        self.policy.costs.observe(sequences, allocation.nodes, 100.0, STEP_S)
+        tokens = sequences * (1 + self.right * (allocation.nodes > 0))
+        self.policy.saw_outcome(decision, tokens=tokens, seconds=self.wait_s + STEP_S)
+
+    def rounds(self, count: int) -> list[Ask]:
+        self.asks.clear()
+        for _ in range(count):
+            self.round()
+        return self.asks
+
+    def _learn(self) -> None:
+        tree = random_tree(self.random, 10)
+        tokens, node = [], 0
+        while len(tokens) < self.right and tree.shape.children[node]:
+            node = tree.shape.children[node][0]
+            tokens.append(int(tree.token_ids[node - 1]))
+        self.policy.saw_tree(tree, sampled=False)
+        self.policy.calibration.observe(tree, [*tokens, -1], sampled=False)
+
+
+def make_policy() -> Policy:
+    return Policy(CostTable(AXES, [[[STEP_S] * len(AXES.nodes) for _ in AXES.sequences] for _ in AXES.context]))
+
+
+def test_a_good_and_quick_drafter_is_used() -> None:
+    asks = Machine(make_policy(), wait_s=0.002, right=3).rounds(1000)
+    assert asks.count(Ask.DRAFT) > 980
+    assert asks.count(Ask.NOTHING) > 5  # plain steps that keep the plain side fresh
+
+
+@pytest.mark.parametrize("batch", [1, 8])
+def test_a_drafter_that_is_never_right_is_left_alone_after_64_rounds(batch: int) -> None:
+    machine = Machine(make_policy(), wait_s=0.002, right=0, batch=batch)
+    machine.rounds(64)
+    asks = machine.rounds(2000)
+    assert asks.count(Ask.DRAFT) <= 20
+    assert 3 <= asks.count(Ask.PROBE) <= 20
+
+
+def test_a_slow_drafter_is_left_alone_however_good() -> None:
+    machine = Machine(make_policy(), wait_s=0.2, right=3)
+    machine.rounds(64)
+    asks = machine.rounds(2000)
+    assert asks.count(Ask.DRAFT) <= 20
+
+
+@pytest.mark.parametrize("batch", [1, 8])
+def test_speculation_comes_back_when_the_drafter_got_better(batch: int) -> None:
+    machine = Machine(make_policy(), wait_s=0.2, right=3, batch=batch)
+    machine.rounds(600)
+    machine.wait_s = 0.002
+    assert Ask.DRAFT in machine.rounds(3000)
+    assert machine.rounds(200).count(Ask.DRAFT) > 150
+
+
+def test_another_drafter_gets_its_trial_at_once() -> None:
+    machine = Machine(make_policy(), wait_s=0.2, right=3)
+    machine.rounds(600)
+    machine.policy.drafters_changed()
+    machine.wait_s = 0.002
+    assert machine.rounds(200).count(Ask.DRAFT) > 190
+
+
+def test_a_smaller_batch_is_a_reason_to_think_again() -> None:
+    policy = make_policy()
+    crowd = Machine(policy, wait_s=0.2, right=3, batch=8)
+    crowd.rounds(100)
+    assert not policy.speculating
+    policy.waits.observe(1, 0.002)
+    alone = Machine(policy, wait_s=0.002, right=3, batch=1)
+    assert alone.rounds(40).count(Ask.DRAFT) > 15
+
+
+def test_waits_are_bounded_by_what_is_usual() -> None:
+    policy = make_policy()
+    assert policy.wait_limit_s(4, 0.2) == 0.2
+    policy.waits.observe(4, 0.03)
+    assert policy.wait_limit_s(4, 0.2) == pytest.approx(0.09)
+    assert policy.wait_limit_s(4, 0.05) == 0.05
+    policy.waits.observe(1, 0.001)
+    assert policy.wait_limit_s(1, 0.2) == pytest.approx(0.02)
+
+
+def test_promises_that_were_not_kept_make_it_harder_to_speculate() -> None:
+    machine = Machine(make_policy(), wait_s=0.002, right=3)
+    machine.rounds(100)
+    kept = machine.policy.shortfall
+    machine.right = 0
+    machine.policy.calibration.observe = lambda *_, **__: None  # type: ignore[method-assign]  # goes on believing
+    machine.rounds(40)
+    assert kept < 0.1 < machine.policy.shortfall
