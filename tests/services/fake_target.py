@@ -5,6 +5,7 @@ changes the tokens that come out. Cells nobody has written are poison.
 """
 
 import hashlib
+import time
 from collections.abc import Iterable
 
 import numpy as np
@@ -28,6 +29,7 @@ class FakeTarget:
         context_limit: int = 256,
         layers: int = 4,
         hidden_size: int = 2,
+        step_s: float = 0.0,
     ) -> None:
         self.vocab_size = vocab_size
         self.hidden_size = hidden_size
@@ -35,6 +37,7 @@ class FakeTarget:
         self.context_limit = context_limit
         self.eos_token_ids: tuple[int, ...] = ()
         self.failure: Exception | None = None  # raised by the next execute
+        self.step_s = step_s  # how long a step takes, whatever is in it
         self.steps = 0
         self.rows_run = 0
         self._page_size = page_size
@@ -54,6 +57,7 @@ class FakeTarget:
         self.rows_run += len(plan.token_ids)
         self._plan, self._layers = plan, self._next_layers
         histories = self._histories(plan)
+        time.sleep(self.step_s)
         return [self._walk(plan, walk, histories) for walk in plan.walks]
 
     def commit(self, plan: CommitPlan) -> None:

@@ -177,6 +177,8 @@ class ScriptedDrafter:
             first_row += commit.feature_rows
             session.tokens += commit.token_ids
             session.commits.append(commit)
+            if commit.nodes_wanted == 0:
+                continue
             answer = await self._script(session)
             if isinstance(answer, TokenTree):
                 answer = pb.Proposal(

@@ -94,7 +94,10 @@ async def serving(
     # A drafter that should be waited for never runs into this; tests of deadlines set their own.
     settings = {"draft_wait_ms": 30_000.0, "prefill_chunk": 16, "drain_s": 5.0, **settings}
     config = VerifierConfig(target=Path("fake"), kv_pages=pages, page_size=page_size, **settings)
-    policy = Policy(CostTable(Axes(sequences=batch_axis(config.max_batch))))
+    axes = Axes(sequences=batch_axis(config.max_batch))
+    # What a measurement at start-up would have found.
+    flat = [[[max(1e-4, target.step_s) for _ in axes.nodes] for _ in axes.sequences] for _ in axes.context]
+    policy = Policy(CostTable(axes, flat))
     service = VerifierService(config, target, policy, tokenizer_fingerprint="f" * 64)
     await service.start()
     address = f"127.0.0.1:{service.port}"

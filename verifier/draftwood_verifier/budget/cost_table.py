@@ -7,13 +7,13 @@ microseconds, where arrays of this size take fifty.
 
 from bisect import bisect_right
 from dataclasses import dataclass
-from itertools import product
+from itertools import accumulate, product
 
 # Draft nodes of a whole step at which costs are known and between which the budget chooses.
 NODE_EDGES = (0, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
-# Part of a surprise that the table takes over, and how large one may be: more is a hiccup of the machine.
+# Part of a surprise that the table takes over. A step counts as half or twice the expected one at the utmost: more is
+# a hiccup of the machine.
 _RATE = 0.15
-_SURPRISE = 0.5
 _SHORTEST_S = 1e-6
 # Before anything is known: a fixed part, and so much for every row.
 _PRIOR_STEP_S = 2e-3
@@ -46,14 +46,13 @@ class CostTable:
         ]
 
     def curve(self, sequences: int, context: float) -> list[float]:
-        """Seconds at each of `axes.nodes`; index 0 is the plain step."""
+        """Seconds at each of `axes.nodes`, never falling; index 0 is the plain step."""
         corners = list(_corners(self.axes.context, context, self.axes.sequences, sequences))
         rows = [self.seconds[i][j] for i, j, _ in corners]
         weights = [weight for _, _, weight in corners]
-        return [
-            max(_SHORTEST_S, sum(w * s for w, s in zip(weights, column, strict=True)))
-            for column in zip(*rows, strict=True)
-        ]
+        curve = (sum(w * s for w, s in zip(weights, column, strict=True)) for column in zip(*rows, strict=True))
+        # A slow spell of the machine is seen at some edges only; more nodes are not cheaper for it.
+        return list(accumulate(curve, max, initial=_SHORTEST_S))[1:]
 
     def cost(self, sequences: int, nodes: int, context: float) -> float:
         """Seconds of one step."""
@@ -65,7 +64,7 @@ class CostTable:
     def observe(self, sequences: int, nodes: int, context: float, seconds: float) -> None:
         """Learn from a step."""
         expected = self.cost(sequences, nodes, context)
-        surprise = min(max(seconds - expected, -_SURPRISE * expected), _SURPRISE * expected)
+        surprise = min(max(seconds, expected / 2), 2 * expected) - expected
         # Beyond the grid the nearest line learns.
         corners = [
             (self.seconds[i][j], k, max(weight, 0.0) * max(node_weight, 0.0))

@@ -22,8 +22,9 @@ from draftwood_wire.tree import TokenTree
 _LOG = logging.getLogger(__name__)
 # Rounds that speculation gets to show what it gives, once it is on.
 _TRIAL_ROUNDS = 6
-# Plain rounds before the next look at what drafting would give; they double while it would give too little.
-_FIRST_PAUSE = 64
+# Plain rounds before the next look at what drafting would give, enough to refresh the plain side of the costs; they
+# double while it would give too little.
+_FIRST_PAUSE = 16
 _LONGEST_PAUSE = 4096
 # Sooner than this a change of the batch is not a reason to think again.
 _SHORTEST_PAUSE = 16

@@ -1,0 +1,161 @@
+"""Mode auto over real streams: drafts that pay are used, others cost next to nothing, and no token ever changes."""
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import pytest
+
+from draftwood_verifier.budget.policy import Ask, Policy
+from draftwood_wire.tree import TokenTree
+from draftwood_wire.v1 import sampling_pb2
+from draftwood_wire.v1 import verifier_service_pb2 as pb
+from tests.services.fake_target import FakeTarget, feature_rows
+from tests.services.scripted_drafter import DraftedSession, ScriptedDrafter, make_tree
+from tests.services.verifier_harness import Harness, oracle_script, request, run, serving
+
+PROMPT = [3, 0, 5, 0, 7, 1]
+AUTO = {"mode": sampling_pb2.SPECULATION_MODE_AUTO}
+# Long against what a loopback round trip takes, on a busy machine too.
+STEP_S = 0.02
+
+
+def slow_target() -> FakeTarget:
+    return FakeTarget(pages=256, page_size=4, context_limit=512, step_s=STEP_S)
+
+
+async def joined(harness: Harness) -> Policy:
+    """The policy, once it knows of the drafter."""
+    while not harness.service.drafters.links:
+        await asyncio.sleep(0)
+    return harness.service.policy
+
+
+def commits(drafter: ScriptedDrafter) -> list[pb.Commit]:
+    return [c for frame in drafter.frames if frame.HasField("commits") for c in frame.commits.commits]
+
+
+async def wrong(session: DraftedSession) -> TokenTree:
+    """Confident, and never right: the target's vocabulary has 24 tokens, and it hardly ever says 23 three times."""
+    del session
+    return make_tree([23, 23, 23])
+
+
+def test_drafts_that_pay_are_used() -> None:
+    async def body() -> None:
+        target = slow_target()
+        async with serving(target=target, pages=256) as harness, harness.drafter(oracle_script(target)):
+            reply = await harness.generate(PROMPT, 200, **AUTO)
+            assert reply.tokens == target.plain(PROMPT, 200)
+            assert reply.usage.accepted_nodes > 100
+
+    run(body())
+
+
+def test_drafts_that_do_not_pay_are_not_asked_for() -> None:
+    async def body() -> None:
+        target = slow_target()
+        async with serving(target=target, pages=256) as harness, harness.drafter(wrong) as drafter:
+            first = await harness.generate(PROMPT, 100, **AUTO)
+            assert not harness.service.policy.speculating
+            heard = len(commits(drafter))
+            second = await harness.generate(PROMPT, 200, **AUTO)
+            assert first.tokens == second.tokens[:100] == target.plain(PROMPT, 100)
+            assert second.tokens == target.plain(PROMPT, 200)
+            # A look now and then, and nothing else on the wire.
+            assert len(commits(drafter)) - heard <= 25
+            assert second.usage.speculative_rounds <= 20
+
+    run(body())
+
+
+def test_pinned_requests_are_drafted_for_whatever_auto_thinks() -> None:
+    async def body() -> None:
+        target = slow_target()
+        async with serving(target=target, pages=256) as harness, harness.drafter(wrong):
+            await harness.generate(PROMPT, 100, **AUTO)
+            assert not harness.service.policy.speculating
+            reply = await harness.generate(PROMPT, 40)
+            assert reply.usage.speculative_rounds >= reply.usage.rounds - 1 > 30  # the last needs no tree
+            assert reply.tokens == target.plain(PROMPT, 40)
+
+    run(body())
+
+
+def test_what_was_held_back_comes_whole_when_drafts_are_wanted_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body() -> None:
+        target = slow_target()
+        async with serving(target=target, pages=256) as harness, harness.drafter(oracle_script(target)) as drafter:
+            policy = await joined(harness)
+            policy.speculating = False
+            verdict = Ask.NOTHING
+            monkeypatch.setattr(policy, "next_ask", lambda _: verdict)
+            call = harness.stub.Generate(request(PROMPT, 60, **AUTO))
+            tokens: list[int] = []
+            async for message in call:
+                tokens += message.token_ids
+                if len(tokens) == 20:
+                    assert not drafter.frames
+                    policy.speculating, verdict = True, Ask.DRAFT
+            assert tokens == target.plain(PROMPT, 60)
+            (session,) = drafter.sessions.values()
+            assert session.tokens == (PROMPT + tokens)[: len(session.tokens)]
+            assert len(session.tokens) > 40
+            _check_features(session, target)
+            assert sum(c.nodes_verified > 0 for c in session.commits) > 5
+
+    run(body())
+
+
+def test_a_session_holds_back_no_more_than_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("draftwood_verifier.drafting.HELD_LIMIT_BYTES", 10 * 16)  # ten rows of 2 layers of 2 floats
+
+    async def body() -> None:
+        target = FakeTarget(pages=256, page_size=4)
+        async with serving(target=target, pages=256) as harness, harness.drafter(wrong) as drafter:
+            policy = await joined(harness)
+            policy.speculating = False
+            monkeypatch.setattr(policy, "next_ask", lambda _: Ask.NOTHING)
+            reply = await harness.generate(PROMPT, 50, **AUTO)
+            await drafter.until(lambda: any(s.closed for s in drafter.sessions.values()))
+            (session,) = drafter.sessions.values()
+            assert len(session.tokens) > 30
+            assert session.tokens == (PROMPT + reply.tokens)[: len(session.tokens)]
+            assert all(c.nodes_wanted == 0 for c in session.commits)
+            _check_features(session, target)
+
+    run(body())
+
+
+def test_sessions_come_and_go_through_all_switches() -> None:
+    async def body() -> None:
+        target = FakeTarget(pages=256, page_size=4)
+        async with serving(target=target, pages=256) as harness, harness.drafter(oracle_script(target)):
+            random = np.random.default_rng(3)
+
+            async def one(index: int) -> None:
+                prompt = random.integers(0, 24, size=5).tolist()
+                count = int(random.integers(5, 60))
+                call = harness.stub.Generate(request(prompt, count, **AUTO))
+                tokens: list[int] = []
+                async for message in call:
+                    tokens += message.token_ids
+                    harness.service.policy.speculating = bool((index + len(tokens)) % 3)
+                assert tokens == target.plain(prompt, count)
+
+            await _together(harness, [one(index) for index in range(24)])
+
+    run(body())
+
+
+async def _together(harness: Harness, calls: list[Any]) -> None:
+    await asyncio.gather(*calls)
+    await harness.idle()
+
+
+def _check_features(session: DraftedSession, target: FakeTarget) -> None:
+    """Every position before the root, and each with the features of its own token."""
+    positions = np.arange(len(session.tokens) - 1)
+    assert sorted(session.features) == positions.tolist()
+    wanted = feature_rows(positions, np.array(session.tokens[:-1]), (1, 3), target.hidden_size)
+    np.testing.assert_array_equal(np.stack([session.features[p] for p in positions.tolist()]), wanted)
