@@ -4,7 +4,7 @@ Nothing here knows gRPC. A session that can't go on is closed at once and report
 untouched.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -69,7 +69,11 @@ class DraftEngine:
         if not tokens:
             raise SessionFault(session_id, "token_ids: empty")
         self._sessions[session_id] = Session(
-            session_id=session_id, tokens=list(tokens), params=params, decoding=decoding
+            session_id=session_id,
+            tokens=list(tokens),
+            params=params,
+            decoding=decoding,
+            nodes_wanted=params.node_limit,
         )
 
     def close(self, session_id: int) -> None:
@@ -82,8 +86,11 @@ class DraftEngine:
         for session_id in list(self._sessions):
             self.close(session_id)
 
-    def commit(self, session_id: int, base_len: int, tokens: list[int]) -> None:
-        """Append committed tokens. Raises SessionFault, after closing, when they do not continue what is known."""
+    def commit(self, session_id: int, base_len: int, tokens: list[int], nodes_wanted: int | None = None) -> None:
+        """Append committed tokens; the next tree has at most `nodes_wanted` nodes, and 0 is no tree.
+
+        Raises SessionFault, after closing, when they do not continue what is known.
+        """
         session = self._sessions[session_id]
         try:
             if base_len != len(session.tokens):
@@ -94,6 +101,8 @@ class DraftEngine:
             raise
         session.tokens += tokens
         session.decoding = True
+        limit = session.params.node_limit
+        session.nodes_wanted = limit if nodes_wanted is None else min(nodes_wanted, limit)
 
     @torch.inference_mode()
     def append(self, batch: list[FeatureRows]) -> list[SessionFault]:
@@ -143,11 +152,11 @@ class DraftEngine:
     def _draft_group(self, group: list[Session], drafts: list[Draft], faults: list[SessionFault]) -> None:
         logits = self.model.logits(self.hidden_states(group).flatten(0, 1))
         depths = len(logits) // len(group)
-        params = [s.params for s in group]
+        params = [replace(s.params, node_limit=s.nodes_wanted) for s in group]
         candidates = find_candidates(perturb(logits, group), params)
         for index, session in enumerate(group):
             try:
-                tree = build_tree(candidates, range(index * depths, (index + 1) * depths), session.params)
+                tree = build_tree(candidates, range(index * depths, (index + 1) * depths), params[index])
             except ValueError as error:
                 faults.append(SessionFault(session.session_id, str(error)))
                 continue

@@ -114,7 +114,8 @@ class FrameHandler:
                 self._fail(commit.session_id, reason)
                 continue
             try:
-                self._engine.commit(commit.session_id, commit.base_len, list(commit.token_ids))
+                wanted = commit.nodes_wanted if commit.HasField("nodes_wanted") else None
+                self._engine.commit(commit.session_id, commit.base_len, list(commit.token_ids), wanted)
             except SessionFault as fault:
                 self._report(fault)
                 continue

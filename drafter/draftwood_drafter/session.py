@@ -58,6 +58,8 @@ class Session:
     decoding: bool
     coverage: Coverage = field(default_factory=Coverage)
     table: PageTable = field(default_factory=PageTable)
+    # Nodes of the next tree at most; 0 when none is wanted.
+    nodes_wanted: int = 0
     # Length that the newest tree hangs on; 0 before the first.
     drafted_len: int = 0
     # Gumbel rows [vocab] by position, kept while the position may be drafted again.
@@ -67,4 +69,9 @@ class Session:
     def is_ready(self) -> bool:
         """Context covers exactly the positions before the root, and the root has not been drafted from yet."""
         length = len(self.tokens)
-        return self.decoding and self.drafted_len != length and self.coverage.is_exactly(length - 1)
+        return (
+            self.decoding
+            and self.nodes_wanted > 0
+            and self.drafted_len != length
+            and self.coverage.is_exactly(length - 1)
+        )

@@ -5,6 +5,7 @@ children and path probabilities never increase, so every prefix of the arrays is
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,14 @@ from draftwood_wire.v1 import tree_pb2
 MAX_NODES = 256
 # Path probabilities are compared after a trip through float32, whose rounding may swap the last bit.
 LOG_PROB_SLACK = 1e-4
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Shape:
+    depths: NDArray[np.int32]
+    ranks: NDArray[np.int32]
+    spine: NDArray[np.bool_]
+    children: list[list[int]]  # by node, the root first
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,10 +47,52 @@ class TokenTree:
 
     def depths(self) -> NDArray[np.int32]:
         """Depth of each node, int32 [nodes]; a child of the root has depth 1."""
-        depths = [0]
-        for parent in self.parents.tolist():
+        return self._shape.depths
+
+    def ranks(self) -> NDArray[np.int32]:
+        """Place of each node among its siblings, the best one 0: int32 [nodes]."""
+        return self._shape.ranks
+
+    def spine(self) -> NDArray[np.bool_]:
+        """Whether a node lies on the path of best children from the root: bool [nodes]."""
+        return self._shape.spine
+
+    def confidence(self) -> NDArray[np.float64]:
+        """Probability of each node given its parent, as the draft sees it: float64 [nodes]."""
+        whole = np.concatenate([[0.0], self.log_probs.astype(np.float64)])
+        confidence: NDArray[np.float64] = np.exp(np.minimum(whole[1:] - whole[self.parents], 0.0))
+        return confidence
+
+    def children(self, node: int) -> list[int]:
+        """Nodes whose parent is `node`, best first."""
+        return self._shape.children[node]
+
+    def select(self, entries: NDArray[np.integer]) -> "TokenTree":
+        """The tree of these entries (ascending), which must hold the parents of all of them."""
+        new_index = np.zeros(len(self) + 1, np.int32)
+        new_index[entries + 1] = np.arange(1, len(entries) + 1)
+        return TokenTree(
+            token_ids=self.token_ids[entries],
+            parents=new_index[self.parents[entries]],
+            log_probs=self.log_probs[entries],
+        )
+
+    @cached_property
+    def _shape(self) -> "_Shape":
+        children: list[list[int]] = [[] for _ in range(len(self) + 1)]
+        depths, spine, ranks = [0], [True], []
+        for node, parent in enumerate(self.parents.tolist(), start=1):
+            siblings = children[parent]
             depths.append(depths[parent] + 1)
-        return np.array(depths[1:], dtype=np.int32)
+            spine.append(spine[parent] and not siblings)
+            ranks.append(len(siblings))
+            siblings.append(node)
+        return _Shape(
+            depths=np.array(depths[1:], np.int32),
+            ranks=np.array(ranks, np.int32),
+            spine=np.array(spine[1:], np.bool_),
+            children=children,
+        )
 
     def descend(self, tokens: list[int]) -> "TokenTree | None":
         """The tree below the node that spells `tokens` from the root, re-rooted there; None when no path does."""

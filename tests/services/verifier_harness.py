@@ -9,6 +9,8 @@ from typing import Any
 
 import grpc
 
+from draftwood_verifier.budget.cost_table import Axes, CostTable, batch_axis
+from draftwood_verifier.budget.policy import Policy
 from draftwood_verifier.config import VerifierConfig
 from draftwood_verifier.service import VerifierService
 from draftwood_wire.transport import open_channel
@@ -62,7 +64,7 @@ def request(
     *,
     temperature: float = 0.0,
     seed: int | None = None,
-    mode: int = sampling_pb2.SPECULATION_MODE_UNSPECIFIED,
+    mode: int = sampling_pb2.SPECULATION_MODE_TREE,
     node_limit: int = 0,
     **fields: Any,
 ) -> pb.GenerateRequest:
@@ -92,7 +94,8 @@ async def serving(
     # A drafter that should be waited for never runs into this; tests of deadlines set their own.
     settings = {"draft_wait_ms": 30_000.0, "prefill_chunk": 16, "drain_s": 5.0, **settings}
     config = VerifierConfig(target=Path("fake"), kv_pages=pages, page_size=page_size, **settings)
-    service = VerifierService(config, target, tokenizer_fingerprint="f" * 64)
+    policy = Policy(CostTable(Axes(sequences=batch_axis(config.max_batch))))
+    service = VerifierService(config, target, policy, tokenizer_fingerprint="f" * 64)
     await service.start()
     address = f"127.0.0.1:{service.port}"
     channel = open_channel(address)

@@ -24,6 +24,7 @@ class Commit:
     nodes: list[int]
     asked_at: float  # time.monotonic when a draft was asked for, and when it came; 0 when neither happened
     answered_at: float
+    waited: bool  # the round had to wait for the draft, or for its time to run out
     finish_reason: FinishReason | None
 
     @property
@@ -48,6 +49,7 @@ def decide(sequence: Sequence, path: Path, *, tree: TokenTree) -> Commit:
         nodes=[row - path.rows[0] for row in path.rows[:kept]],
         asked_at=draft.asked_at if draft else 0.0,
         answered_at=draft.answered_at if draft else 0.0,
+        waited=draft is not None and draft.waits,
         finish_reason=finish_reason,
     )
 

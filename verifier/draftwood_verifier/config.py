@@ -27,6 +27,7 @@ class VerifierConfig:
     max_waiting: int = _option(256, "requests that wait at most; more are refused")
     node_limit: int = _option(16, "tree nodes a session and round when the request names none")
     draft_wait_ms: float = _option(200.0, "how long a round waits for a drafter that kept up so far")
+    costs: str = _option("", "file that keeps the measured step costs; empty: one for this target in the user's cache")
     drain_s: float = _option(DRAIN_S, "time that running requests get to finish after SIGTERM")
     threads: int = _option(0, "CPU threads of the target; 0 leaves the choice to torch")
 

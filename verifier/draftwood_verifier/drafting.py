@@ -11,10 +11,17 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from draftwood_verifier.backlog import Backlog, Update
+from draftwood_verifier.budget.policy import Ask, Batch, Policy
 from draftwood_verifier.commit import Commit
 from draftwood_verifier.sequence import Draft, Drafter, DraftMode, Sequence
 from draftwood_wire.errors import MalformedTree
 from draftwood_wire.tree import TokenTree, check_tree
+
+# Features that a session that is not drafted for holds back at most; then its drafter takes them in.
+HELD_LIMIT_BYTES = 4 * 1024 * 1024
+# Sessions that are drafted for to see what drafting would give.
+_PROBED = 2
 
 
 class DrafterLink(Drafter, Protocol):
@@ -31,9 +38,9 @@ class DrafterLink(Drafter, Protocol):
     @property
     def max_depth(self) -> int: ...
 
-    def send_opened(self, sequence: Sequence, features_from: int) -> None: ...
+    def send_opened(self, sequence: Sequence, tokens: list[int], features_from: int) -> None: ...
     def send_features(self, session_id: int, start: int, features: NDArray[np.float32]) -> None: ...
-    def send_commits(self, commits: list[Commit], features: NDArray[np.float32]) -> None: ...
+    def send_updates(self, updates: list[Update]) -> None: ...
     def send_closed(self, session_id: int) -> None: ...
 
 
@@ -47,7 +54,8 @@ class DraftCounters:
 class DrafterPool:
     """All connected drafters and the sessions they have."""
 
-    def __init__(self, *, vocab_size: int, wait_s: float) -> None:
+    def __init__(self, policy: Policy, *, vocab_size: int, wait_s: float) -> None:
+        self.policy = policy
         self.links: list[DrafterLink] = []
         self.counters = DraftCounters()
         self._vocab_size = vocab_size
@@ -56,6 +64,7 @@ class DrafterPool:
     def join(self, link: DrafterLink, running: Iterable[Sequence]) -> None:
         """A drafter is there: it gets every running session that has none."""
         self.links.append(link)
+        self.policy.drafters_changed()
         self._assign(running)
 
     def leave(self, link: DrafterLink, running: Iterable[Sequence]) -> None:
@@ -63,6 +72,7 @@ class DrafterPool:
         if link not in self.links:
             return
         self.links.remove(link)
+        self.policy.drafters_changed()
         for sequence in link.sessions.values():
             sequence.draft = None
         link.sessions.clear()
@@ -76,22 +86,23 @@ class DrafterPool:
         node_limit = min(sequence.node_limit, link.node_limit)
         # Handed over half-way, a session has to catch up first, and nobody waits for that, nor for a drafter that is
         # stuck. With a prefix hit it can catch up while the rest of the prompt is computed.
-        start = sequence.computed
-        sequence.draft = Draft(
-            link, features_from=start, node_limit=node_limit, lagging=sequence.prefilled or link.late
-        )
+        backlog = Backlog(list(sequence.tokens), features_from=sequence.computed, prefilled=sequence.prefilled)
+        lagging = sequence.prefilled or link.late
+        draft = sequence.draft = Draft(link, backlog=backlog, node_limit=node_limit, lagging=lagging)
         link.sessions[sequence.session_id] = sequence
-        link.send_opened(sequence, start)
-        if sequence.prefilled:
-            self.committed(sequence)
+        if self._in_demand(sequence):
+            self._introduce(link, sequence, draft)
+            if sequence.prefilled:
+                draft.ask(len(sequence.tokens), time.monotonic(), size=1, wait_s=self._wait_s)
 
     def close(self, sequence: Sequence) -> None:
         """The session has ended: its drafter frees what it holds."""
-        link = self.link_of(sequence)
-        if link is not None:
+        link, draft = self.link_of(sequence), sequence.draft
+        if link is not None and draft is not None:
             sequence.draft = None
             del link.sessions[sequence.session_id]
-            link.send_closed(sequence.session_id)
+            if draft.backlog.opened:
+                link.send_closed(sequence.session_id)
 
     def give_up(self, link: DrafterLink, session_id: int) -> None:
         """The drafter can't draft for this session: it decodes plainly from now on."""
@@ -100,10 +111,51 @@ class DrafterPool:
             sequence.draft = None
             sequence.undraftable = True
 
+    def hold_chunk(
+        self, sequence: Sequence, start: int, features: NDArray[np.float32], *, urgent: bool = False
+    ) -> None:
+        """Features of a chunk; they go out at once when they are urgent or the session is drafted for."""
+        link, draft = self.link_of(sequence), sequence.draft
+        if link is None or draft is None:
+            return
+        draft.backlog.hold_chunk(start, features)
+        if draft.backlog.opened and (urgent or self._in_demand(sequence)):
+            self._send_chunks(link, sequence, draft)
+
+    def hold_commits(self, commits: list[Commit], features: NDArray[np.float32]) -> None:
+        """Tokens and features [rows of all commits, layers * hidden] of one drafter's sessions."""
+        first = 0
+        for commit in commits:
+            rows = features[first : first + len(commit.rows)]
+            first += len(commit.rows)
+            assert commit.sequence.draft is not None, "a session without a drafter has nobody to tell"
+            commit.sequence.draft.backlog.hold_tokens(commit.round, commit.tokens, rows, commit.nodes_verified)
+
+    def ask(self, commits: list[Commit], batch: Batch) -> None:
+        """Tell the drafters what they should know after these commits, and ask them for trees."""
+        auto = [c for c in commits if c.sequence.adaptive]
+        verdict = self.policy.next_ask(batch) if auto else Ask.NOTHING
+        chosen = [c for c in commits if not c.sequence.adaptive]
+        if verdict is Ask.DRAFT:
+            chosen = commits
+        elif verdict is Ask.PROBE:
+            chosen += sorted(auto, key=_held_bytes)[:_PROBED]
+        now = time.monotonic()
+        wait_s = self.policy.wait_limit_s(batch.auto, self._wait_s) if verdict is Ask.DRAFT else 0.0
+        for commit in chosen:
+            _draft_of(commit).ask(
+                commit.base_len + len(commit.tokens),
+                now,
+                size=len(chosen),
+                wait_s=wait_s if commit.sequence.adaptive else self._wait_s,
+            )
+        crowded = [c for c in auto if verdict is not Ask.DRAFT and _held_bytes(c) > HELD_LIMIT_BYTES]
+        self._tell(chosen, [c for c in crowded if c not in chosen])
+
     def committed(self, sequence: Sequence) -> None:
-        """The session's drafter was told of all its tokens."""
+        """The commit is part of the session's tokens now."""
         if sequence.draft is not None:
-            sequence.draft.committed(len(sequence.tokens), time.monotonic(), self._wait_s)
+            sequence.draft.committed(len(sequence.tokens))
 
     def ask_replay(self, link: DrafterLink, session_id: int, from_position: int) -> None:
         sequence = link.sessions.get(session_id)
@@ -126,11 +178,14 @@ class DrafterPool:
         link.late = False
         if not sequence.prefilled:
             self.counters.stale += 1  # a guess about the first token, which prefill is about to give
-        elif base_len == length:
-            draft.tree, draft.answered, draft.lagging = tree, True, False
+            return
+        if sequence.adaptive:
+            self.policy.saw_tree(tree, sampled=sequence.sampling.temperature > 0)
+        if base_len == length:
+            draft.tree, draft.rerooted, draft.answered, draft.lagging = tree, False, True, False
             draft.answered_at = time.monotonic()
         else:
-            self._reroot(sequence, draft, base_len, tree)
+            self._take_late(sequence, draft, base_len, tree)
 
     def link_of(self, sequence: Sequence) -> DrafterLink | None:
         if sequence.draft is None:
@@ -142,15 +197,46 @@ class DrafterPool:
             if sequence.draft is None:
                 self.open(sequence)
 
-    def _reroot(self, sequence: Sequence, draft: Draft, base_len: int, tree: TokenTree) -> None:
-        below = tree.descend(sequence.tokens[base_len:])
+    def _take_late(self, sequence: Sequence, draft: Draft, base_len: int, tree: TokenTree) -> None:
+        since = sequence.tokens[base_len:]
+        self.policy.calibration.observe(tree, since, sampled=sequence.sampling.temperature > 0)
+        below = tree.descend(since)
         if below is None or len(below) == 0:
             self.counters.stale += 1
         else:
             self.counters.rerooted += 1
             if not draft.answered:
-                draft.tree = below  # until the answer about the current length comes
-        draft.late_answer(base_len, time.monotonic(), self._wait_s)
+                draft.tree, draft.rerooted = below, True  # until the answer about the current length comes
+        took_s = draft.late_answer(base_len, time.monotonic(), self._wait_s)
+        if sequence.adaptive and took_s is not None:
+            self.policy.saw_late_answer(draft.ask_size, took_s)
+
+    def _in_demand(self, sequence: Sequence) -> bool:
+        return not sequence.adaptive or self.policy.speculating
+
+    def _introduce(self, link: DrafterLink, sequence: Sequence, draft: Draft) -> None:
+        draft.backlog.opened = True
+        link.send_opened(sequence, draft.backlog.first_tokens, draft.backlog.features_from)
+
+    def _send_chunks(self, link: DrafterLink, sequence: Sequence, draft: Draft) -> None:
+        for start, features in draft.backlog.take_chunks():
+            link.send_features(sequence.session_id, start, features)
+
+    def _tell(self, asked: list[Commit], crowded: list[Commit]) -> None:
+        """Send all that is held back for these sessions, and ask for trees for the first ones."""
+        for link in self.links:
+            updates: list[Update] = []
+            for commit in (*asked, *crowded):
+                sequence, draft = commit.sequence, _draft_of(commit)
+                if draft.drafter is not link:
+                    continue
+                if not draft.backlog.opened:
+                    self._introduce(link, sequence, draft)
+                self._send_chunks(link, sequence, draft)
+                wanted = draft.node_limit if draft.asked_len == commit.base_len + len(commit.tokens) else 0
+                updates += draft.backlog.take_updates(sequence.session_id, wanted)
+            if updates:
+                link.send_updates(updates)
 
     def _acceptable(self, sequence: Sequence, draft: Draft, link: DrafterLink, base_len: int, tree: TokenTree) -> bool:
         if not sequence.prompt_len <= base_len <= len(sequence.tokens):
@@ -160,3 +246,13 @@ class DrafterPool:
         except MalformedTree:
             return False
         return sequence.mode is not DraftMode.CHAIN or tree.parents.tolist() == list(range(len(tree)))
+
+
+def _draft_of(commit: Commit) -> Draft:
+    draft = commit.sequence.draft
+    assert draft is not None, "only sessions with a drafter are told of"
+    return draft
+
+
+def _held_bytes(commit: Commit) -> int:
+    return _draft_of(commit).backlog.size_bytes

@@ -7,15 +7,15 @@ without a drafter's answer, the loop sleeps until something happens or the draft
 import asyncio
 import logging
 import time
-from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
 from draftwood_verifier import commit as rounds
 from draftwood_verifier.commit import Commit
 from draftwood_verifier.drafting import DrafterLink, DrafterPool
+from draftwood_verifier.pace import Pace
 from draftwood_verifier.plan import CommitPlan, Path, Runner
+from draftwood_verifier.record import StepObserver, StepRecord
 from draftwood_verifier.scheduler import Scheduler, Segment, SegmentKind, Step
 from draftwood_verifier.sequence import Sequence
 
@@ -23,24 +23,6 @@ _LOG = logging.getLogger(__name__)
 # Turns of the event loop between two steps: a new call or a frame takes several from the socket to here. With one,
 # a request that came during plain steps of others started 10 steps late, with four 3 to 4; a turn takes 10 us.
 _TURNS = 4
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StepRecord:
-    """What one step did; times are time.monotonic."""
-
-    number: int  # from 1
-    started_at: float
-    executed_at: float  # forward, sampling and walks were done
-    finished_at: float  # commits are in the pages, drafters and clients are told
-    segments: list[Segment]
-    commits: list[Commit]
-
-
-class StepObserver(Protocol):
-    """Wants to know of every step. Called inside the loop: keep it to a few microseconds, never block or raise."""
-
-    def step_done(self, record: StepRecord) -> None: ...
 
 
 class StepFailed(Exception):
@@ -56,7 +38,7 @@ class Engine:
         self.drafters = drafters
         self.committed_tokens = 0
         self.steps = 0
-        self.observers: list[StepObserver] = []
+        self.observers: list[StepObserver] = [Pace(scheduler.policy)]
         self._stopped = False
         self._waiter: asyncio.Future[None] | None = None
         self._idle = asyncio.Event()
@@ -145,12 +127,12 @@ class Engine:
                 self.scheduler.publish(segment.sequence)
         for commit in commits:
             try:
+                self._learn(commit)
                 self._settle(commit)
             except Exception:
                 _LOG.exception("session %d failed", commit.sequence.session_id)
                 self._fail(commit.sequence)
-        if self.observers:
-            self._report(step, commits, started_at, executed_at)
+        self._report(step, commits, started_at, executed_at)
 
     def _report(self, step: Step, commits: list[Commit], started_at: float, executed_at: float) -> None:
         record = StepRecord(
@@ -160,6 +142,7 @@ class Engine:
             finished_at=time.monotonic(),
             segments=step.segments,
             commits=commits,
+            decision=step.decision,
         )
         for observer in self.observers:
             observer.step_done(record)
@@ -169,6 +152,12 @@ class Engine:
             rounds.decide(step.segments[walk.segment].sequence, path, tree=walk.tree)
             for walk, path in zip(step.plan.walks, paths, strict=True)
         ]
+
+    def _learn(self, commit: Commit) -> None:
+        draft = commit.sequence.draft
+        if draft is not None and draft.tree is not None and not draft.rerooted:
+            sampled = commit.sequence.sampling.temperature > 0
+            self.scheduler.policy.calibration.observe(draft.tree, commit.tokens, sampled=sampled)
 
     def _settle(self, commit: Commit) -> None:
         """Make a round true: tokens, cache keys, the client's stream."""
@@ -186,15 +175,19 @@ class Engine:
             return
         for segment in step.segments:
             if segment.kind is not SegmentKind.DECODE:
-                self._send_chunk(segment)
+                self._hold_chunk(segment)
+        told: list[Commit] = []
         for link in self.drafters.links:
             # A session that ends now hears SessionClosed, not features it has no use for.
             own = [c for c in commits if c.finish_reason is None and _is_with(c.sequence, link)]
             if own:
                 rows = np.array([row for commit in own for row in commit.rows], np.int32)
-                link.send_commits(own, self.runner.features(rows, link.layer_ids))
+                self.drafters.hold_commits(own, self.runner.features(rows, link.layer_ids))
+                told += own
+        if told:
+            self.drafters.ask(told, self.scheduler.batch([commit.sequence for commit in told]))
 
-    def _send_chunk(self, segment: Segment) -> None:
+    def _hold_chunk(self, segment: Segment) -> None:
         sequence, draft = segment.sequence, segment.sequence.draft
         link = self.drafters.link_of(sequence)
         if draft is None or link is None:
@@ -204,7 +197,8 @@ class Engine:
             rest = draft.replay[segment.rows :]
             draft.replay = rest or None
         rows = np.arange(segment.first_row, segment.first_row + segment.rows, dtype=np.int32)
-        link.send_features(sequence.session_id, segment.start, self.runner.features(rows, link.layer_ids))
+        features = self.runner.features(rows, link.layer_ids)
+        self.drafters.hold_chunk(sequence, segment.start, features, urgent=segment.kind is SegmentKind.REPLAY)
 
     def _kept_rows(self, step: Step, commits: list[Commit]) -> CommitPlan:
         rows: list[int] = []

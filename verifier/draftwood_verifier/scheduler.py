@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from draftwood_verifier.budget.policy import Batch, Decision, Policy
 from draftwood_verifier.cache.allocator import PageAllocator
 from draftwood_verifier.cache.prefix import PrefixCache
 from draftwood_verifier.plan import StepPlan, Walk
@@ -34,12 +35,16 @@ class Segment:
 class Step:
     plan: StepPlan
     segments: list[Segment]
+    decision: Decision | None  # of the sequences in mode auto that had a tree
 
 
 class Scheduler:
     """Owns the waiting line, the running set and the pages of both."""
 
-    def __init__(self, *, pages: int, page_size: int, max_batch: int, max_waiting: int, prefill_chunk: int) -> None:
+    def __init__(
+        self, policy: Policy, *, pages: int, page_size: int, max_batch: int, max_waiting: int, prefill_chunk: int
+    ) -> None:
+        self.policy = policy
         self.page_size = page_size
         self.allocator = PageAllocator(pages)
         self.prefix = PrefixCache(self.allocator, page_size)
@@ -103,9 +108,10 @@ class Scheduler:
         rows = _Rows()
         budget = self._prefill_chunk
         replays = [s for s in self.running if _replays(s)]
-        for sequence in self.running:
-            if sequence.prefilled and not (held and _is_held(sequence, held)):
-                rows.add_decode(sequence)
+        decoding = [s for s in self.running if s.prefilled and not (held and _is_held(s, held))]
+        trees, decision = self._trees(decoding)
+        for sequence, tree in zip(decoding, trees, strict=True):
+            rows.add_decode(sequence, tree)
         # Half of the budget each, so that neither prompts nor late drafters starve.
         replay_budget = budget // 2 if any(not s.prefilled for s in self.running) else budget
         for sequence in replays:
@@ -115,7 +121,11 @@ class Scheduler:
         for sequence in self.running:
             if not sequence.prefilled:
                 budget -= rows.add_prefill(sequence, budget)
-        return rows.step()
+        return rows.step(decision)
+
+    def batch(self, joining: list[Sequence]) -> Batch:
+        """All that decode in the next round, those that get their first token now included."""
+        return batch_of([s for s in self.running if s.prefilled or s in joining])
 
     def next_deadline(self, now: float) -> float | None:
         """When the first of the awaited drafters is given up."""
@@ -125,6 +135,23 @@ class Scheduler:
     def check_ledger(self) -> None:
         """Assert that every page is free, held by a running session, or cached."""
         self.allocator.check_ledger([sequence.pages for sequence in self.running])
+
+    def _trees(self, decoding: list[Sequence]) -> tuple[list[TokenTree], Decision | None]:
+        """What each sequence looks at: all of its tree, or in mode auto the part that pays."""
+        trees = [_usable_tree(sequence) for sequence in decoding]
+        adaptive = [i for i, (s, tree) in enumerate(zip(decoding, trees, strict=True)) if s.adaptive and len(tree)]
+        if not adaptive:
+            return trees, None
+        allocation, decision = self.policy.choose(
+            [trees[i] for i in adaptive],
+            [decoding[i].sampling.temperature > 0 for i in adaptive],
+            batch_of(decoding),
+            pinned_nodes=sum(len(tree) for i, tree in enumerate(trees) if not decoding[i].adaptive),
+            waited=any(_waits(decoding[i]) for i in adaptive),
+        )
+        for i, entries in zip(adaptive, allocation.entries, strict=True):
+            trees[i] = trees[i].select(entries) if len(entries) < len(trees[i]) else trees[i]
+        return trees, decision
 
     def _held(self, now: float) -> set[Drafter]:
         """Drafters that owe an answer: their sessions stay together, so that the next draft is one batch too."""
@@ -144,6 +171,21 @@ class Scheduler:
         sequence.page_keys = keys
         sequence.computed = sequence.cached_tokens = len(cached) * self.page_size
         return True
+
+
+def batch_of(sequences: list[Sequence]) -> Batch:
+    """Sequences that decode together, as the policy sees them."""
+    auto = [s for s in sequences if s.adaptive and s.draft is not None]
+    return Batch(
+        auto=len(auto),
+        sequences=len(sequences),
+        context=sum(len(s.tokens) for s in sequences) / max(1, len(sequences)),
+        sampled=sum(s.sampling.temperature > 0 for s in auto) / max(1, len(auto)),
+    )
+
+
+def _waits(sequence: Sequence) -> bool:
+    return sequence.draft is not None and sequence.draft.waits
 
 
 def _awaited(sequence: Sequence, now: float) -> bool:
@@ -175,12 +217,7 @@ def _no_deeper(tree: TokenTree, depth: int) -> TokenTree:
         return tree
     if depth <= 0:
         return EMPTY_TREE
-    kept = np.flatnonzero(tree.depths() <= depth)
-    new_index = np.zeros(len(tree) + 1, np.int32)
-    new_index[kept + 1] = np.arange(1, len(kept) + 1)
-    return TokenTree(
-        token_ids=tree.token_ids[kept], parents=new_index[tree.parents[kept]], log_probs=tree.log_probs[kept]
-    )
+    return tree.select(np.flatnonzero(tree.depths() <= depth))
 
 
 @dataclass(slots=True)
@@ -194,9 +231,8 @@ class _Rows:
     walks: list[Walk] = field(default_factory=list)
     segments: list[Segment] = field(default_factory=list)
 
-    def add_decode(self, sequence: Sequence) -> None:
+    def add_decode(self, sequence: Sequence, tree: TokenTree) -> None:
         """The root and the nodes of its tree; a plain row is a root without nodes."""
-        tree = _usable_tree(sequence)
         root, start = len(self.token_ids), len(sequence.tokens) - 1
         self._walk(sequence, root, tree)
         self.logit_rows.extend(range(root, root + 1 + len(tree)))
@@ -230,7 +266,7 @@ class _Rows:
             self._chunk(sequence, SegmentKind.REPLAY, replay.start, count)
         return max(0, count)
 
-    def step(self) -> Step | None:
+    def step(self, decision: Decision | None) -> Step | None:
         if not self.segments:
             return None
         # Tables hold all of a session's pages: what lies behind the prefix is room for the step's own rows.
@@ -244,7 +280,7 @@ class _Rows:
             logit_rows=np.array(self.logit_rows, np.int32),
             walks=self.walks,
         )
-        return Step(plan, self.segments)
+        return Step(plan, self.segments, decision)
 
     def _chunk(self, sequence: Sequence, kind: SegmentKind, start: int, count: int) -> None:
         self._segment(sequence, kind, count, start)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from draftwood_kernels.sample import SamplingParams
+from draftwood_verifier.backlog import Backlog
 from draftwood_wire.tree import TokenTree
 
 
@@ -69,7 +70,7 @@ class Drafter(Protocol):
         """Frames pile up: replayed features should wait."""
 
 
-# Rounds that a lagging drafter's answers are still timed for.
+# Asks whose answers are still timed when they come late.
 _TIMED_ROUNDS = 256
 # Each replay costs a prefill, and the peer that asks is not trusted.
 _REPLAY_LIMIT = 4
@@ -79,54 +80,69 @@ class Draft:
     """What a session knows about its drafter: the tree for its current length, and whether it pays to wait for one."""
 
     __slots__ = (
-        "_replays", "_sent_at", "answered", "answered_at", "asked_at", "deadline", "drafter", "features_from",
-        "lagging", "node_limit", "replay", "tree",
+        "_replays", "_sent_at", "answered", "answered_at", "ask_size", "asked_at", "asked_len", "backlog", "deadline",
+        "drafter", "lagging", "node_limit", "replay", "rerooted", "tree", "waits",
     )  # fmt: skip
 
-    def __init__(self, drafter: Drafter, *, features_from: int, node_limit: int, lagging: bool) -> None:
+    def __init__(self, drafter: Drafter, *, backlog: Backlog, node_limit: int, lagging: bool) -> None:
         self.drafter = drafter
-        self.features_from = features_from
+        self.backlog = backlog
         self.node_limit = node_limit
         self.lagging = lagging  # decodes plainly and is not waited for
         self.tree: TokenTree | None = None
+        self.rerooted = False  # the tree was drafted for an earlier length
+        self.asked_len = 0  # the length that a tree was last asked for
+        self.ask_size = 0  # sessions that were asked for together
+        self.waits = False  # the round waits for the answer
         self.answered = False  # the drafter has said what it has to say about the current length
-        self.asked_at = self.answered_at = 0.0  # time.monotonic of the last commit told, and of the answer to it
+        self.asked_at = self.answered_at = 0.0  # time.monotonic of the last ask, and of the answer to it
         self.deadline = 0.0
         self.replay: range | None = None  # positions whose features the drafter asked for and did not get yet
         self._replays = 0
         self._sent_at: dict[int, float] = {}
 
-    def committed(self, length: int, now: float, wait_s: float) -> None:
-        """The drafter was just told that the session has `length` tokens."""
-        self.tree = None
-        self.answered = False
+    def ask(self, length: int, now: float, *, size: int, wait_s: float) -> None:
+        """A tree for `length` tokens is asked for, together with those of `size` sessions; wait_s 0: nobody waits."""
+        self.asked_len, self.waits, self.ask_size = length, wait_s > 0, size
         self.asked_at, self.answered_at = now, 0.0
         self.deadline = now + wait_s
         self._sent_at[length] = now
         if len(self._sent_at) > _TIMED_ROUNDS:
             del self._sent_at[next(iter(self._sent_at))]
 
+    def committed(self, length: int) -> None:
+        """The session has `length` tokens now; what was known of its last length is past."""
+        self.tree = None
+        self.rerooted = self.answered = False
+        self.waits = self.waits and self.asked_len == length
+
     def awaited(self, now: float) -> bool:
         """Whether the round should still wait; a missed deadline ends the waiting for later rounds too."""
-        if self.answered or self.lagging:
+        if not self.waits or self.answered or self.lagging:
             return False
         if now < self.deadline:
             return True
         self.lagging = self.drafter.late = True
         return False
 
-    def late_answer(self, base_len: int, now: float, wait_s: float) -> None:
-        """An answer about an earlier length: a drafter quick enough to have been waited for is waited for again."""
+    def late_answer(self, base_len: int, now: float, wait_s: float) -> float | None:
+        """An answer about an earlier length came: how long it took, None when nobody asked.
+
+        A drafter quick enough to have been waited for is waited for again.
+        """
         sent_at = self._sent_at.get(base_len)
-        if self.lagging and sent_at is not None and now - sent_at < wait_s:
+        if sent_at is None:
+            return None
+        if self.lagging and now - sent_at < wait_s:
             self.lagging = False
+        return now - sent_at
 
     def ask_replay(self, from_position: int) -> bool:
         """Take up a ContextRequest; False when it makes no sense or asks too often."""
-        if self.replay is not None or self._replays >= _REPLAY_LIMIT or from_position >= self.features_from:
+        if self.replay is not None or self._replays >= _REPLAY_LIMIT or from_position >= self.backlog.features_from:
             return False
         self._replays += 1
-        self.replay = range(from_position, self.features_from)
+        self.replay = range(from_position, self.backlog.features_from)
         return True
 
 
@@ -162,6 +178,11 @@ class Sequence:
     @property
     def prefilled(self) -> bool:
         return len(self.tokens) > self.prompt_len
+
+    @property
+    def adaptive(self) -> bool:
+        """How much is drafted for it is the verifier's choice."""
+        return self.mode is DraftMode.AUTO
 
     @property
     def wants_draft(self) -> bool:

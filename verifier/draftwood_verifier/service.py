@@ -4,6 +4,7 @@ import asyncio
 import importlib.metadata
 
 from draftwood_verifier.admission import Limits
+from draftwood_verifier.budget.policy import Policy
 from draftwood_verifier.config import VerifierConfig
 from draftwood_verifier.drafting import DrafterPool
 from draftwood_verifier.engine import Engine
@@ -21,15 +22,17 @@ _SERVICE = "draftwood_wire.v1.VerifierService"
 class VerifierService:
     """Serves one target; made inside the event loop that it runs in."""
 
-    def __init__(self, config: VerifierConfig, runner: Runner, *, tokenizer_fingerprint: str) -> None:
+    def __init__(self, config: VerifierConfig, runner: Runner, policy: Policy, *, tokenizer_fingerprint: str) -> None:
+        self.policy = policy
         self.scheduler = Scheduler(
+            policy,
             pages=config.kv_pages,
             page_size=config.page_size,
             max_batch=config.max_batch,
             max_waiting=config.max_waiting,
             prefill_chunk=config.prefill_chunk,
         )
-        self.drafters = DrafterPool(vocab_size=runner.vocab_size, wait_s=config.draft_wait_ms / 1000)
+        self.drafters = DrafterPool(policy, vocab_size=runner.vocab_size, wait_s=config.draft_wait_ms / 1000)
         self.engine = Engine(runner, self.scheduler, self.drafters)
         self.speculation = SpeculationHandler(self.engine, tokenizer_fingerprint=tokenizer_fingerprint)
         self._servicer = self._make_servicer(config, runner, tokenizer_fingerprint)

@@ -15,7 +15,7 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
-from draftwood_verifier.commit import Commit
+from draftwood_verifier.backlog import Update
 from draftwood_verifier.engine import Engine
 from draftwood_verifier.sequence import DraftMode, Sequence
 from draftwood_wire.errors import Incompatible, InvalidRequest, Overloaded, Unavailable
@@ -153,12 +153,12 @@ class DrafterStream:
     def congested(self) -> bool:
         return self._queued_bytes > CONGESTED_BYTES
 
-    def send_opened(self, sequence: Sequence, features_from: int) -> None:
+    def send_opened(self, sequence: Sequence, tokens: list[int], features_from: int) -> None:
         assert sequence.draft is not None, "a session is opened before it has a draft"
         params = sequence.sampling
         opened = pb.SessionOpened(
             session_id=sequence.session_id,
-            token_ids=sequence.tokens,
+            token_ids=tokens,
             features_from=features_from,
             sampling=sampling_pb2.SamplingParams(
                 temperature=params.temperature,
@@ -180,17 +180,16 @@ class DrafterStream:
             chunk = pb.FeatureChunk(session_id=session_id, start_position=start + first, features=tensor)
             self._put(pb.SpeculateResponse(features=chunk))
 
-    def send_commits(self, commits: list[Commit], features: NDArray[np.float32]) -> None:
-        row_limit = max(1, COMMIT_LIMIT_BYTES // (4 * max(1, features.shape[1])))
-        first_row = rows = 0
-        messages: list[pb.Commit] = []
-        for commit in commits:
-            if messages and rows + len(commit.rows) > row_limit:
-                self._put_commits(messages, features[first_row : first_row + rows])
-                first_row, rows, messages = first_row + rows, 0, []
-            messages.append(_commit_message(commit))
-            rows += len(commit.rows)
-        self._put_commits(messages, features[first_row:])
+    def send_updates(self, updates: list[Update]) -> None:
+        width = len(self.layer_ids) * self._engine.runner.hidden_size
+        row_limit = max(1, COMMIT_LIMIT_BYTES // (4 * width))
+        batch: list[Update] = []
+        for update in updates:
+            if batch and sum(len(u.features) for u in batch) + len(update.features) > row_limit:
+                self._put_commits(batch, width)
+                batch = []
+            batch.append(update)
+        self._put_commits(batch, width)
 
     def send_closed(self, session_id: int) -> None:
         self._put(pb.SpeculateResponse(session_closed=pb.SessionClosed(session_id=session_id)))
@@ -214,9 +213,12 @@ class DrafterStream:
         await self._overflowed.wait()
         raise Overloaded(f"{self._queued_bytes} bytes wait for drafter {self.drafter_id}, which does not read them")
 
-    def _put_commits(self, messages: list[pb.Commit], features: NDArray[np.float32]) -> None:
-        batch = pb.CommitBatch(commits=messages, features=tensor_to_proto(features, self.data_type))
-        self._put(pb.SpeculateResponse(commits=batch))
+    def _put_commits(self, updates: list[Update], width: int) -> None:
+        features = np.concatenate([u.features.reshape(-1, width) for u in updates])
+        message = pb.CommitBatch(
+            commits=[_commit_message(u) for u in updates], features=tensor_to_proto(features, self.data_type)
+        )
+        self._put(pb.SpeculateResponse(commits=message))
 
     def _put(self, frame: pb.SpeculateResponse) -> None:
         if self._overflowed.is_set():
@@ -230,14 +232,15 @@ class DrafterStream:
             self._waiter.set_result(None)
 
 
-def _commit_message(commit: Commit) -> pb.Commit:
+def _commit_message(update: Update) -> pb.Commit:
     return pb.Commit(
-        session_id=commit.sequence.session_id,
-        round=commit.round,
-        base_len=commit.base_len,
-        token_ids=commit.tokens,
-        feature_rows=len(commit.rows),
-        nodes_verified=commit.nodes_verified,
+        session_id=update.session_id,
+        round=update.round,
+        base_len=update.base_len,
+        token_ids=update.tokens,
+        feature_rows=len(update.features),
+        nodes_verified=update.nodes_verified,
+        nodes_wanted=update.nodes_wanted,
     )
 
 

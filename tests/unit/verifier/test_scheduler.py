@@ -4,6 +4,9 @@ import numpy as np
 import pytest
 
 from draftwood_kernels.sample import SamplingParams
+from draftwood_verifier.backlog import Backlog
+from draftwood_verifier.budget.cost_table import Axes, CostTable
+from draftwood_verifier.budget.policy import Policy
 from draftwood_verifier.scheduler import Scheduler, SegmentKind, Step
 from draftwood_verifier.sequence import Draft, DraftMode, Sequence
 from draftwood_wire.errors import InvalidRequest, Overloaded
@@ -18,7 +21,10 @@ class Quiet:
 
 
 def make_scheduler(**options: int) -> Scheduler:
-    return Scheduler(**{"pages": 32, "page_size": 4, "max_batch": 4, "max_waiting": 8, "prefill_chunk": 8, **options})
+    policy = Policy(CostTable(Axes(sequences=(1, 2, 4))))
+    return Scheduler(
+        policy, **{"pages": 32, "page_size": 4, "max_batch": 4, "max_waiting": 8, "prefill_chunk": 8, **options}
+    )
 
 
 def make_sequence(session_id: int, prompt_len: int = 6, max_tokens: int = 10, node_limit: int = 16) -> Sequence:
@@ -92,9 +98,18 @@ def test_refusals() -> None:
 
 
 def draft(sequence: Sequence, drafter: Quiet, deadline: float = 10.0) -> Draft:
-    sequence.draft = Draft(drafter, features_from=6, node_limit=16, lagging=False)
-    sequence.draft.committed(len(sequence.tokens), 0.0, deadline)
-    return sequence.draft
+    sequence.draft = own = Draft(drafter, backlog=backlog(6), node_limit=16, lagging=False)
+    ask(own, len(sequence.tokens), 0.0, deadline)
+    return own
+
+
+def backlog(features_from: int) -> Backlog:
+    return Backlog([], features_from=features_from, prefilled=True)
+
+
+def ask(own: Draft, length: int, now: float, wait_s: float) -> None:
+    own.ask(length, now, size=1, wait_s=wait_s)
+    own.committed(length)
 
 
 def test_sessions_of_a_drafter_go_together_and_others_do_not_wait() -> None:
@@ -114,7 +129,7 @@ def test_sessions_of_a_drafter_go_together_and_others_do_not_wait() -> None:
     # Two is lagging now: it goes on plainly while one is waited for.
     for sequence in (one, two):
         assert sequence.draft is not None
-        sequence.draft.committed(8, 6.0, 5.0)
+        ask(sequence.draft, 8, 6.0, 5.0)
     assert [k[0] for k in kinds(scheduler.schedule(6.1))] == [2]
 
 
@@ -158,12 +173,12 @@ def test_replay_runs_beside_decoding_and_shares_the_budget_with_prompts() -> Non
 
 
 def test_a_lagging_drafter_is_waited_for_again_once_it_is_quick_enough() -> None:
-    own = Draft(Quiet(), features_from=0, node_limit=4, lagging=False)
-    own.committed(10, 0.0, 0.2)
+    own = Draft(Quiet(), backlog=backlog(0), node_limit=4, lagging=False)
+    ask(own, 10, 0.0, 0.2)
     assert own.awaited(0.1)
     assert not own.awaited(0.2)
-    own.committed(11, 0.3, 0.2)
-    own.committed(12, 0.4, 0.2)
+    ask(own, 11, 0.3, 0.2)
+    ask(own, 12, 0.4, 0.2)
     own.late_answer(11, 0.55, 0.2)  # took longer than a round would wait
     assert not own.awaited(0.55)
     own.late_answer(12, 0.56, 0.2)

@@ -1,0 +1,184 @@
+"""Whether to draft, whether to wait for it, and how many nodes to look at: for all sequences in mode auto together.
+
+Speculation is on while measured costs and calibrated trees promise more tokens a second than plain decoding, by more
+than such promises fell short lately. While it is off, a few sequences are drafted for now and then and nobody waits:
+the tokens committed meanwhile tell what the trees were worth, and how long they took bounds the wait.
+"""
+
+import enum
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from draftwood_verifier.budget.allocation import Allocation, allocate
+from draftwood_verifier.budget.calibration import Calibration
+from draftwood_verifier.budget.cost_table import CostTable
+from draftwood_verifier.budget.gaps import GapTable
+from draftwood_verifier.budget.profile import Profile
+from draftwood_wire.tree import TokenTree
+
+# Rounds that speculation gets to show what it gives, once it is on.
+_TRIAL_ROUNDS = 6
+# Plain rounds before the next look at what drafting would give; they double while it would give too little.
+_FIRST_PAUSE = 64
+_LONGEST_PAUSE = 4096
+# Sooner than this a change of the batch is not a reason to think again.
+_SHORTEST_PAUSE = 16
+# Waits seen from outside, beside plain steps, are longer than real ones: a trial is made if this share would pay.
+_HOPE = 0.7
+# Rounds between two plain ones that keep the plain side of the costs fresh.
+_PLAIN_EVERY = 96
+_LEAST_SHORTFALL, _MOST_SHORTFALL = 0.02, 0.2
+_OUTCOME_RATE = 0.05
+# A wait much longer than usual is given up; never before this.
+_PATIENCE = 3.0
+_LEAST_WAIT_S = 0.02
+
+
+class Ask(enum.Enum):
+    """What the sequences of a round ask of their drafter."""
+
+    NOTHING = "nothing"
+    PROBE = "probe"  # of a few, and nobody waits
+    DRAFT = "draft"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """The sequences that decode together."""
+
+    auto: int  # in mode auto and with a drafter
+    sequences: int  # all
+    context: float  # mean tokens of all
+    sampled: float  # share of those in mode auto at temperature > 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """Nodes that a step looks at in mode auto, and the predicted tokens a second with them and without any."""
+
+    nodes: int
+    rate: float
+    plain_rate: float
+
+
+class Policy:
+    """One for the whole verifier."""
+
+    def __init__(self, costs: CostTable, *, pauses: GapTable | None = None) -> None:
+        self.costs = costs
+        self.waits = GapTable()  # from asking for drafts to the step that looks at them
+        self.pauses = pauses or GapTable()  # from a step to the next when nothing is waited for
+        self.calibration = Calibration()
+        self.profile = Profile()
+        self.speculating = True
+        self._edges = np.array(costs.axes.nodes, np.float64)
+        self._rounds = 0  # since speculation went on or off
+        self._pause = _FIRST_PAUSE
+        self._next_look = 0
+        self._size = 0
+        self._promised = self._given = 0.0
+
+    @property
+    def shortfall(self) -> float:
+        """By how much speculation has given less than was promised, as a share."""
+        missing = 1 - self._given / self._promised if self._promised else 0.0
+        return min(max(missing, _LEAST_SHORTFALL), _MOST_SHORTFALL)
+
+    def wait_limit_s(self, batch: int, limit_s: float) -> float:
+        """How long a round in mode auto waits for its drafts."""
+        if not self.waits.knows(batch):
+            return limit_s
+        return min(limit_s, max(_LEAST_WAIT_S, _PATIENCE * self.waits.seconds(batch)))
+
+    def drafters_changed(self) -> None:
+        """One has come or gone: what the last ones took says nothing about the next, which gets its trial."""
+        self.waits = GapTable()
+        self.speculating = True
+        self._rounds, self._pause = 0, _FIRST_PAUSE
+        self._promised = self._given = 0.0
+
+    def next_ask(self, batch: Batch) -> Ask:
+        """For the round to come."""
+        self._rounds += 1
+        return self._while_speculating(batch) if self.speculating else self._while_plain(batch)
+
+    def plain_rate(self, batch: Batch) -> float:
+        """Predicted tokens a second without any draft."""
+        seconds = self.costs.cost(batch.sequences, 0, batch.context) + self.pauses.seconds(batch.sequences)
+        return batch.sequences / seconds
+
+    def speculative_rate(self, batch: Batch, *, wait_share: float = 1.0) -> float:
+        """Predicted tokens a second with drafts for all in mode auto, at the best number of nodes."""
+        accepted = batch.auto * self.profile.tokens(self._edges / max(1, batch.auto), batch.sampled)
+        seconds = self.costs.curve(batch.sequences, batch.context) + wait_share * self.waits.seconds(batch.auto)
+        return float(((batch.sequences + accepted) / seconds).max())
+
+    def choose(
+        self, trees: list[TokenTree], sampled: list[bool], batch: Batch, *, pinned_nodes: int, waited: bool
+    ) -> tuple[Allocation, Decision]:
+        """The entries of each tree that this step looks at. `waited`: somebody had to wait for the trees."""
+        curve = self.costs.curve(batch.sequences, batch.context)
+        pause_s = self.pauses.seconds(batch.sequences)
+        allocation = allocate(
+            self.calibration.scores(trees, sampled),
+            sequences=batch.sequences,
+            pinned_nodes=pinned_nodes,
+            edges=self._edges,
+            seconds=curve,
+            wait_s=self.waits.seconds(batch.auto) if waited else pause_s,
+        )
+        plain_rate = batch.sequences / (float(curve[0]) + pause_s)
+        return allocation, Decision(nodes=allocation.nodes, rate=allocation.rate, plain_rate=plain_rate)
+
+    def saw_tree(self, tree: TokenTree, *, sampled: bool) -> None:
+        """A tree has come, in time or not."""
+        (scores,) = self.calibration.scores([tree], [sampled])
+        self.profile.observe(scores, sampled=sampled)
+
+    def saw_late_answer(self, batch: int, seconds: float) -> None:
+        """A tree for one of `batch` sessions came after the round had gone on without it."""
+        if self.speculating:
+            self.waits.observe(batch, seconds)
+        else:
+            self.waits.lower(batch, seconds)
+
+    def saw_outcome(self, decision: Decision, *, tokens: int, seconds: float) -> None:
+        """What a step with drafts gave, its wait included."""
+        self._promised += _OUTCOME_RATE * (decision.rate * seconds - self._promised)
+        self._given += _OUTCOME_RATE * (tokens - self._given)
+
+    def _while_speculating(self, batch: Batch) -> Ask:
+        if self._rounds % _PLAIN_EVERY == 0:
+            return Ask.NOTHING
+        if self._rounds < _TRIAL_ROUNDS:
+            return Ask.DRAFT
+        if self.speculative_rate(batch) >= self.plain_rate(batch) * (1 + self.shortfall / 2):
+            return Ask.DRAFT
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE) if self._rounds < 4 * _TRIAL_ROUNDS else _FIRST_PAUSE
+        self._turn(on=False, batch=batch)
+        return Ask.NOTHING
+
+    def _while_plain(self, batch: Batch) -> Ask:
+        resized = _size(batch) != self._size and self._rounds >= _SHORTEST_PAUSE
+        if self._rounds < self._next_look and not resized:
+            return Ask.NOTHING
+        self._size = _size(batch)
+        wanted = self.plain_rate(batch) * (1 + self.shortfall)
+        if self.speculative_rate(batch, wait_share=1.0 if resized else _HOPE) > wanted:
+            self._turn(on=True, batch=batch)
+            return Ask.DRAFT
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+        self._next_look = self._rounds + self._pause
+        return Ask.PROBE
+
+    def _turn(self, *, on: bool, batch: Batch) -> None:
+        self.speculating = on
+        self._rounds = 0
+        self._next_look = self._pause
+        self._size = _size(batch)
+
+
+def _size(batch: Batch) -> int:
+    return round(math.log2(max(1, batch.auto)))

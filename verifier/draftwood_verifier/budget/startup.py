@@ -1,0 +1,94 @@
+"""The first cost table: steps of the real target on made-up tokens, before anybody is served."""
+
+import math
+import time
+
+import numpy as np
+
+from draftwood_kernels.sample import SamplingParams
+from draftwood_verifier.budget.cost_table import Axes, CostTable
+from draftwood_verifier.plan import Runner, StepPlan, Walk
+from draftwood_wire.tree import TokenTree
+
+# Points of the grid that are run; the others are read off between them.
+_SEQUENCES = (1, 4, 16)
+_NODES = (0, 8, 32, 128)
+_CONTEXT = (32, 1024)
+_REPEATS = 3
+# A point is run once only when it takes longer than this.
+_LONG_S = 0.05
+_GREEDY = SamplingParams(temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, seed=0)
+
+
+def measure_costs(runner: Runner, *, axes: Axes, pages: int, page_size: int) -> CostTable:
+    """Run the grid's points, a few seconds of work; writes into pages that nobody holds."""
+    context = tuple(sorted({min(c, runner.context_limit // 2, pages * page_size // 4) for c in _CONTEXT}))
+    measured = Axes(
+        sequences=tuple(sorted({min(s, axes.sequences[-1]) for s in (*_SEQUENCES, axes.sequences[-1])})),
+        nodes=_NODES,
+        context=context,
+    )
+    seconds = np.zeros((len(measured.sequences), len(_NODES), len(context)))
+    runner.execute(_plan(1, 8, 1, page_size, runner.vocab_size, pages))
+    for index, _ in np.ndenumerate(seconds):
+        sequences, nodes, length = measured.sequences[index[0]], _NODES[index[1]], context[index[2]]
+        seconds[index] = _time(runner, _plan(sequences, nodes, length, page_size, runner.vocab_size, pages))
+    coarse = CostTable(measured, np.maximum.accumulate(seconds, axis=1))
+    return _refine(coarse, Axes(sequences=axes.sequences, nodes=axes.nodes, context=context))
+
+
+def _refine(coarse: CostTable, axes: Axes) -> CostTable:
+    seconds = [[[coarse.cost(s, n, c) for c in axes.context] for n in axes.nodes] for s in axes.sequences]
+    return CostTable(axes, np.array(seconds))
+
+
+def _time(runner: Runner, plan: StepPlan) -> float:
+    taken: list[float] = []
+    while len(taken) < _REPEATS and (not taken or taken[0] < _LONG_S):
+        start = time.perf_counter()
+        runner.execute(plan)
+        taken.append(time.perf_counter() - start)
+    return float(np.median(taken))
+
+
+def _plan(sequences: int, nodes: int, context: int, page_size: int, vocab_size: int, pages: int) -> StepPlan:
+    """`nodes` spread over `sequences` trees of depth 1 that hang on prefixes of `context` tokens."""
+    lengths = [1 + nodes // sequences + (index < nodes % sequences) for index in range(sequences)]
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    rows = int(offsets[-1])
+    depths = np.minimum(np.concatenate([np.arange(n) for n in lengths]), 1).astype(np.int32)
+    needed = math.ceil((context + max(lengths)) / page_size)
+    return StepPlan(
+        token_ids=(np.arange(rows, dtype=np.int32) * 7919) % vocab_size,
+        positions=context + depths,
+        row_offsets=offsets,
+        prefix_lens=np.full(sequences, context, np.int32),
+        # Sequences share pages when there are too few: what is read and written there means nothing.
+        block_tables=[_table(index, needed, pages) for index in range(sequences)],
+        parents=depths - 1,
+        logit_rows=np.arange(rows, dtype=np.int32),
+        walks=[
+            Walk(
+                segment=index,
+                first_logit=int(offsets[index]),
+                root_row=int(offsets[index]),
+                tree=_star(length - 1),
+                position=context + 1,
+                sampling=_GREEDY,
+            )
+            for index, length in enumerate(lengths)
+        ],
+    )
+
+
+def _table(index: int, needed: int, pages: int) -> np.ndarray:
+    first = index * needed % max(1, pages - needed + 1)
+    return np.arange(first, min(first + needed, pages), dtype=np.int32)
+
+
+def _star(nodes: int) -> TokenTree:
+    return TokenTree(
+        token_ids=np.arange(nodes, dtype=np.int32),
+        parents=np.zeros(nodes, np.int32),
+        log_probs=np.zeros(nodes, np.float32),
+    )

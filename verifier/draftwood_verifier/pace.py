@@ -1,0 +1,40 @@
+"""The loop's own timing, turned into what the budget knows of costs and waits."""
+
+from draftwood_verifier.budget.policy import Policy
+from draftwood_verifier.record import StepRecord
+from draftwood_verifier.scheduler import SegmentKind
+
+
+class Pace:
+    """A StepObserver that teaches the policy; steps with prompt chunks teach nothing, they are about other work."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._previous: StepRecord | None = None
+
+    def step_done(self, record: StepRecord) -> None:
+        previous, self._previous = self._previous, record
+        if not all(segment.kind is SegmentKind.DECODE for segment in record.segments):
+            return
+        sequences = len(record.segments)
+        step_s = record.finished_at - record.started_at
+        nodes = sum(commit.nodes_verified for commit in record.commits)
+        context = sum(segment.start for segment in record.segments) / sequences
+        self._policy.costs.observe(sequences, nodes, context, step_s)
+        if previous is None or not _continues(previous, record):
+            return
+        gap_s = record.started_at - previous.finished_at
+        waited = sum(commit.waited for commit in record.commits)
+        if waited:
+            self._policy.waits.observe(waited, gap_s)
+        else:
+            self._policy.pauses.observe(sequences, gap_s)
+        if waited and record.decision is not None and record.decision.nodes:
+            tokens = sum(len(commit.tokens) for commit in record.commits)
+            self._policy.saw_outcome(record.decision, tokens=tokens, seconds=gap_s + step_s)
+
+
+def _continues(previous: StepRecord, record: StepRecord) -> bool:
+    """Whether all sequences of this step were in the one before, so that the time between is about them."""
+    before = {segment.sequence.session_id for segment in previous.segments}
+    return all(segment.sequence.session_id in before for segment in record.segments)
