@@ -17,10 +17,11 @@ from draftwood.supervision import say
 _CONCURRENCY = (1, 2, 4, 8, 16, 32, 64)
 _MODES = ("plain", "chain", "tree-4", "tree-10", "tree-16", "auto")
 _WITHIN = 0.2
+_PROFILE = "pcie-8x-rtx-pro-6000-kimi-k2.6"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--profile", default="cpu", help=f"{', '.join(shipped_profiles())}, or a file")
+    parser.add_argument("--profile", default=_PROFILE, help=f"{', '.join(shipped_profiles())}, or a file")
     parser.add_argument("--concurrency", type=_whole_numbers, default=_CONCURRENCY, help="clients, such as 1,8,64")
     parser.add_argument("--modes", type=_words, default=_MODES, help=f"some of {','.join(_MODES)}; tree-N for any N")
     parser.add_argument("--seed", type=int, default=0)
