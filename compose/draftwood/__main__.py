@@ -7,6 +7,7 @@ from importlib.metadata import version
 
 from draftwood import demo, generate, train, up
 from draftwood.bench import command as bench
+from draftwood.simulation import command as simulate
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -28,6 +29,7 @@ def _parser() -> argparse.ArgumentParser:
         ("generate", generate, "continue a prompt, streaming the text"),
         ("demo", demo, "compare plain, chain and tree decoding on the embedded pair"),
         ("bench", bench, "measure speed and latency under load"),
+        ("simulate", simulate, "predict speed under load on other hardware"),
     ):
         command = commands.add_parser(name, help=summary, description=module.__doc__)
         module.add_arguments(command)

@@ -8,6 +8,8 @@ import asyncio
 import importlib
 import importlib.util
 import json
+import math
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -22,7 +24,7 @@ from draftwood.bench.prefix_cache import PrefixCache
 from draftwood.bench.summary import LoadSummary, as_row, summarise
 from draftwood.bench.table import print_table
 from draftwood.bench.traffic import Closed, Load, Open
-from draftwood.bench.workload import OUTPUT_TOKENS, Workload
+from draftwood.bench.workload import OUTPUT_TOKENS, PROMPT_CHARACTERS, Workload
 from draftwood.demo import read_prompts
 from draftwood.environment import describe
 from draftwood.models import embedded_pair
@@ -40,6 +42,9 @@ _TREE_NODES = (4, 10, 16)
 _QUICK_CONCURRENCY = (1, 4)
 _QUICK_WINDOW_S = 0.5
 _TEXTS = 40
+# Of the verifier: tokens a page, and pages of a request that goes to the embedded target's context limit.
+_PAGE_SIZE = 16
+_CONTEXT_PAGES = 64
 _TRAINED = "trained"
 
 
@@ -76,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
             log.seek(0)
             say(f"{log.read()}{error}")
             return 1
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, asyncio.CancelledError):
             return 130
     return _report(arguments, plan, measured)
 
@@ -109,6 +114,10 @@ def _plan(arguments: argparse.Namespace) -> Plan:
 def _loads(arguments: argparse.Namespace) -> list[Load]:
     if arguments.rate is not None:
         return [Open(rate=rate) for rate in arguments.rate]
+    return [*_closed(arguments)]
+
+
+def _closed(arguments: argparse.Namespace) -> list[Closed]:
     counts = arguments.concurrency or (_QUICK_CONCURRENCY if arguments.quick else _CONCURRENCY)
     return [Closed(clients=clients) for clients in counts]
 
@@ -120,14 +129,28 @@ def _services(arguments: argparse.Namespace, log: IO[str]) -> Iterator[tuple[str
         yield arguments.gateway, None
         return
     pair = embedded_pair()
-    options = StackOptions(target=pair.target, draft=pair.drafter)
+    options = StackOptions(target=pair.target, draft=pair.drafter, kv_pages=_kv_pages(arguments))
     if arguments.drafter != _TRAINED:
         options = replace(options, drafter_module=("draftwood.bench.drafters", arguments.drafter))
     with running_stack(options, log) as stack:
         yield stack.grpc, stack.verifier.addresses["address"]
 
 
+def _kv_pages(arguments: argparse.Namespace) -> int | None:
+    """Enough for the most clients, and not many more: all of them are reserved to empty the prefix cache."""
+    if arguments.rate is not None:
+        return None
+    # A token of the embedded target has two characters or more, nearly always.
+    longest = PROMPT_CHARACTERS[1] // 2 + int(arguments.output_tokens[1])
+    pages = math.ceil(longest / _PAGE_SIZE) * max(load.clients for load in _closed(arguments))
+    return math.ceil(pages / _CONTEXT_PAGES) * _CONTEXT_PAGES
+
+
 async def _measure(gateway: str, verifier: str | None, plan: Plan) -> Measured:
+    task = asyncio.current_task()
+    assert task is not None, "it runs as a task"
+    # An exception out of a signal handler would leave the loop with its calls under way.
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     async with AsyncClient(gateway) as client:
         cache = None if verifier is None else PrefixCache(client, verifier)
         try:

@@ -28,6 +28,9 @@ class Slice:
     committed: int
     rounds: int
     speculative_rounds: int
+    proposed_nodes: int
+    requests: int
+    prompt_tokens: int
     cached_tokens: int
     refused: int
     answers: list[Answer]
@@ -54,6 +57,9 @@ def measure(answers: list[Answer], start: float, end: float) -> Slice:
         committed=sum(usage.completion_tokens - 1 for usage in usages),
         rounds=sum(usage.rounds for usage in usages),
         speculative_rounds=sum(usage.speculative_rounds for usage in usages),
+        proposed_nodes=sum(usage.proposed_nodes for usage in usages),
+        requests=len(usages),
+        prompt_tokens=sum(usage.prompt_tokens for usage in usages),
         cached_tokens=sum(usage.cached_tokens for usage in usages),
         refused=sum(answer.refused for answer in answers),
         answers=answers,

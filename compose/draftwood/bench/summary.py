@@ -25,8 +25,11 @@ class ModeFigures:
     itl_p95_s: float | None
     itl_p99_s: float | None
     round_p50_s: float | None
+    rounds: int
     accepted_length: float | None
+    nodes_a_round: float | None
     plain_steps: float | None  # share of rounds that looked at no tree
+    mean_prompt_tokens: float | None
     cached_tokens: int
     refused: int
 
@@ -85,7 +88,7 @@ def _load(modes: Sequence[BenchMode], load: float, measured: Measured) -> LoadSu
 def _figures(slices: list[Slice], plain: list[Slice] | None) -> ModeFigures:
     speeds = [s.tokens_per_s for s in slices]
     first, gaps = _joined([s.first_token_s for s in slices]), _joined([s.gaps_s for s in slices])
-    rounds = sum(s.rounds for s in slices)
+    rounds, requests = sum(s.rounds for s in slices), sum(s.requests for s in slices)
     return ModeFigures(
         tokens_per_s=median(speeds),
         pairs_tokens_per_s=speeds,
@@ -96,8 +99,11 @@ def _figures(slices: list[Slice], plain: list[Slice] | None) -> ModeFigures:
         itl_p95_s=percentile(gaps, 0.95),
         itl_p99_s=percentile(gaps, 0.99),
         round_p50_s=percentile(_joined([s.message_gaps_s for s in slices]), 0.5),
+        rounds=rounds,
         accepted_length=sum(s.committed for s in slices) / rounds if rounds else None,
+        nodes_a_round=sum(s.proposed_nodes for s in slices) / rounds if rounds else None,
         plain_steps=1 - sum(s.speculative_rounds for s in slices) / rounds if rounds else None,
+        mean_prompt_tokens=sum(s.prompt_tokens for s in slices) / requests if requests else None,
         cached_tokens=sum(s.cached_tokens for s in slices),
         refused=sum(s.refused for s in slices),
     )

@@ -1,0 +1,90 @@
+"""What is made of the slices: windows, equality, verdicts and the row of the JSON."""
+
+import pytest
+
+from draftwood.bench.equality import Equality
+from draftwood.bench.interleaving import Measured, Plan
+from draftwood.bench.modes import bench_modes
+from draftwood.bench.slices import Slice, measure
+from draftwood.bench.summary import as_row, summarise
+from draftwood.bench.traffic import Answer, Closed
+from draftwood.bench.workload import BenchRequest, Workload
+from draftwood_client import Usage
+
+REQUEST = BenchRequest(prompt="x", output_tokens=4)
+
+
+def answer(token_ids: list[int], times: list[float] | None = None, *, rounds: int = 2, speculative: int = 1) -> Answer:
+    usage = Usage(
+        prompt_tokens=5,
+        completion_tokens=len(token_ids),
+        cached_tokens=0,
+        rounds=rounds,
+        speculative_rounds=speculative,
+        proposed_nodes=8,
+        accepted_nodes=1,
+    )
+    arrivals = [(time, 1) for time in times or []]
+    return Answer(request=REQUEST, asked_at=0.0, arrivals=arrivals, token_ids=token_ids, usage=usage)
+
+
+def make_slice(tokens_per_s: float) -> Slice:
+    outcome = measure([], 0.0, 1.0)
+    return Slice(**{**vars(outcome), "tokens_per_s": tokens_per_s})
+
+
+def test_only_the_window_counts() -> None:
+    early, inside = answer([1, 2], [0.5, 0.9]), answer([1, 2, 3, 4], [1.2, 1.3, 1.5, 1.9])
+    outcome = measure([early, inside], 1.0, 2.0)
+    assert outcome.first_token_s == pytest.approx([1.2])
+    assert outcome.message_gaps_s == pytest.approx([0.1, 0.2, 0.4])
+    assert (outcome.committed, outcome.rounds, outcome.requests, outcome.proposed_nodes) == (3, 2, 1, 8)
+
+
+def test_a_message_of_many_tokens_shares_its_gap_among_them() -> None:
+    together = answer([1, 2, 3, 4])
+    together.arrivals = [(1.2, 1), (1.5, 3)]
+    assert measure([together], 1.0, 2.0).gaps_s == pytest.approx([0.1, 0.1, 0.1])
+
+
+def test_answers_are_compared_as_far_as_they_go() -> None:
+    equality = Equality()
+    equality.add("plain", [answer([1, 2, 3])])
+    equality.add("tree-4", [answer([1, 2, 3, 4])])
+    assert (equality.compared_tokens, equality.different) == (3, [])
+    equality.add("auto", [answer([1, 2, 3, 5])])
+    assert len(equality.different) == 1
+    assert "auto and tree-4 differ at token 3" in equality.different[0]
+
+
+def test_verdict_and_row() -> None:
+    plan = Plan(
+        modes=bench_modes(["plain", "chain", "tree", "auto"], (4, 10)),
+        loads=[Closed(clients=2)],
+        pairs=3,
+        window_s=1.0,
+        workload=Workload(texts=["x"], seed=0),
+    )
+    speeds = {
+        "plain": [100, 90, 110],
+        "chain": [120, 130, 110],
+        "tree-4": [150, 140, 160],
+        "tree-10": [100, 100, 100],
+        "auto": [147, 147, 144],
+    }
+    slices = {(2, mode): [make_slice(float(speed)) for speed in values] for mode, values in speeds.items()}
+    (summary,) = summarise(plan, Measured(slices=slices, equality=Equality()))
+    verdict = summary.verdict
+    assert verdict is not None
+    assert (verdict.best_fixed, verdict.wins) == ("tree-4", 3)
+    assert verdict.against_best == pytest.approx(0.98)
+    assert verdict.regret == pytest.approx(0.02)
+    row = as_row(plan, summary)
+    assert row["concurrency"] == 2
+    assert row["tokens_per_s"] == {"plain": 100, "chain": 120, "tree": 150, "auto": 147}
+    assert row["best_tree"] == "tree-4"
+
+
+def test_a_mode_that_is_none_is_refused() -> None:
+    with pytest.raises(ValueError, match="'bush' is not one of"):
+        bench_modes(["bush"], (4,))
