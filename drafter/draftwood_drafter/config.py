@@ -5,6 +5,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import get_type_hints
 
+from draftwood_wire.tls import ChannelTls, ServerTls
 from draftwood_wire.tree import MAX_NODES
 
 
@@ -21,6 +22,10 @@ class DrafterConfig:
     threads: int = field(default=0, metadata={"help": "threads of one draft step; 0 leaves torch's choice"})
     redial_min_s: float = field(default=0.1, metadata={"help": "wait before the second attempt to reach the verifier"})
     redial_max_s: float = field(default=2.0, metadata={"help": "longest wait between two attempts"})
+    verifier_ca: str = field(default="", metadata={"help": "PEM file of the verifier's authority; none: plaintext"})
+    tls_certificate: str = field(default="", metadata={"help": "PEM file of this service's certificate chain"})
+    tls_key: str = field(default="", metadata={"help": "PEM file of its key; both are shown to the verifier too"})
+    tls_client_ca: str = field(default="", metadata={"help": "PEM file of the authority that clients must come from"})
 
     def __post_init__(self) -> None:
         _require("context_pages", self.context_pages, self.context_pages >= 1, "at least 1")
@@ -29,6 +34,15 @@ class DrafterConfig:
         _require("threads", self.threads, self.threads >= 0, "at least 0")
         _require("redial_min_s", self.redial_min_s, self.redial_min_s > 0, "above 0")
         _require("redial_max_s", self.redial_max_s, self.redial_max_s >= self.redial_min_s, "at least redial_min_s")
+        _ = self.tls, self.verifier_tls
+
+    @property
+    def tls(self) -> ServerTls:
+        return ServerTls(certificate=self.tls_certificate, key=self.tls_key, client_ca=self.tls_client_ca)
+
+    @property
+    def verifier_tls(self) -> ChannelTls:
+        return ChannelTls(ca=self.verifier_ca, certificate=self.tls_certificate, key=self.tls_key)
 
 
 def _require(name: str, value: object, holds: bool, wanted: str) -> None:

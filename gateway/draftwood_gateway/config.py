@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_origin, get_type_hints
 
+from draftwood_wire.tls import ChannelTls, ServerTls
 from draftwood_wire.transport import DRAIN_S
 
 
@@ -24,6 +25,10 @@ class GatewayConfig:
     start_wait_s: float = _option(5.0, "how long the start waits for a first verifier before it goes on without")
     resume_wait_s: float = _option(10.0, "how long a broken stream waits for a verifier that can go on with it")
     drain_s: float = _option(DRAIN_S, "time that running requests get to finish after SIGTERM")
+    api_keys: str = _option("", "file with one API key a line; everybody may call when empty")
+    tls_certificate: str = _option("", "PEM file of this service's certificate chain; plaintext when empty")
+    tls_key: str = _option("", "PEM file of its key; both are shown to the verifiers too")
+    verifier_ca: str = _option("", "PEM file of the verifiers' authority; plaintext when empty")
 
     def __post_init__(self) -> None:
         if not self.verifier:
@@ -33,6 +38,15 @@ class GatewayConfig:
         for name in ("start_wait_s", "resume_wait_s", "drain_s"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name}: {getattr(self, name)} is below 0")
+        _ = self.tls, self.verifier_tls
+
+    @property
+    def tls(self) -> ServerTls:
+        return ServerTls(certificate=self.tls_certificate, key=self.tls_key)
+
+    @property
+    def verifier_tls(self) -> ChannelTls:
+        return ChannelTls(ca=self.verifier_ca, certificate=self.tls_certificate, key=self.tls_key)
 
     @property
     def served_model(self) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from draftwood_wire.tls import ServerTls
 from draftwood_wire.transport import DRAIN_S
 from draftwood_wire.tree import MAX_NODES
 
@@ -29,6 +30,9 @@ class VerifierConfig:
     draft_wait_ms: float = _option(200.0, "how long a round waits for a drafter that kept up so far")
     drain_s: float = _option(DRAIN_S, "time that running requests get to finish after SIGTERM")
     threads: int = _option(0, "CPU threads of the target; 0 leaves the choice to torch")
+    tls_certificate: str = _option("", "PEM file of this service's certificate chain; plaintext when empty")
+    tls_key: str = _option("", "PEM file of its key")
+    tls_client_ca: str = _option("", "PEM file of the authority whose certificates clients must show")
 
     def __post_init__(self) -> None:
         for name in ("kv_pages", "page_size", "prefill_chunk", "max_batch", "max_waiting"):
@@ -39,6 +43,11 @@ class VerifierConfig:
         for name in ("draft_wait_ms", "drain_s", "threads"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name}: {getattr(self, name)} is below 0")
+        _ = self.tls
+
+    @property
+    def tls(self) -> ServerTls:
+        return ServerTls(certificate=self.tls_certificate, key=self.tls_key, client_ca=self.tls_client_ca)
 
 
 def parse_config(arguments: Sequence[str] | None = None) -> VerifierConfig:
