@@ -1,5 +1,6 @@
 """The compose files: Docker Compose accepts them, services accept their commands, every container is confined."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -146,3 +147,11 @@ def test_mounted_files_exist(services: dict[str, Service]) -> None:
     assert any(Path(source).is_relative_to(COMPOSE / "observability") for source in mounted)
     for source in mounted:
         assert Path(source).exists(), source
+
+
+def test_what_the_images_keep_is_on_a_volume(services: dict[str, Service]) -> None:
+    """The root is read-only, so the place that the Dockerfile names must be mounted."""
+    (kept,) = set(re.findall(r"TRITON_CACHE_DIR=(\S+)/triton", (COMPOSE / "Dockerfile").read_text()))
+    for name in ("verifier", "drafter", "verifier-gpu", "drafter-gpu"):
+        volumes = [volume["target"] for volume in services[name]["volumes"] if volume["type"] == "volume"]
+        assert volumes == [kept], name

@@ -17,7 +17,7 @@ from draftwood.models import embedded_pair
 from draftwood_drafter.config import parse_config as parse_drafter
 from draftwood_gateway.config import parse_config as parse_gateway
 from draftwood_verifier.config import parse_config as parse_verifier
-from tests.deployment.compose_project import after_launcher
+from tests.deployment.compose_project import COMPOSE, after_launcher
 from tests.deployment.manifests import KUBERNETES, Manifest, Pod, config_values, documents, pods, render, selects
 from tests.deployment.promql import exposed_series
 
@@ -151,7 +151,7 @@ def test_probes_ask_where_the_service_listens(manifests: list[Manifest]) -> None
 def test_leader_and_workers_are_one_group(manifests: list[Manifest]) -> None:
     found = {pod.name: pod for pod in pods(manifests)}
     leader, worker = found["verifier leader"], found["verifier worker"]
-    for key in ("command", "envFrom", "env", "image", "resources", "securityContext", "volumeMounts"):
+    for key in ("command", "envFrom", "image", "resources", "securityContext", "volumeMounts"):
         assert leader.container[key] == worker.container[key], key
     rest = {key: value for key, value in leader.spec.items() if key != "containers"}
     assert rest == {key: value for key, value in worker.spec.items() if key != "containers"}
@@ -178,6 +178,14 @@ def test_pods_are_confined(manifests: list[Manifest]) -> None:
             "capabilities": {"drop": ["ALL"]},
         }, pod.name
         assert {"memory", "ephemeral-storage"} <= set(pod.container["resources"]["limits"]), pod.name
+
+
+def test_what_the_images_keep_is_on_a_volume(base: list[Manifest]) -> None:
+    """The root is read-only, so the place that the Dockerfile names must be mounted."""
+    (kept,) = set(re.findall(r"TRITON_CACHE_DIR=(\S+)/triton", (COMPOSE / "Dockerfile").read_text()))
+    for pod in pods(base):
+        mounted = {mount["mountPath"] for mount in pod.container["volumeMounts"] if not mount.get("readOnly")}
+        assert (kept in mounted) == (pod.name != "gateway"), pod.name
 
 
 def test_selectors_find_their_pods(base: list[Manifest]) -> None:
