@@ -15,6 +15,10 @@ class DrafterConfig:
     draft: Path = field(metadata={"help": "folder of the DFlash checkpoint"})
     verifier: str = field(metadata={"help": "host:port of the verifier to dial"})
     listen: str = field(default="127.0.0.1:0", metadata={"help": "host:port to serve on; port 0 picks one"})
+    verifier_ca: str = field(default="", metadata={"help": "PEM file of the verifier's authority; none: plaintext"})
+    tls_certificate: str = field(default="", metadata={"help": "PEM file of this service's certificate chain"})
+    tls_key: str = field(default="", metadata={"help": "PEM file of its key; both are shown to the verifier too"})
+    tls_client_ca: str = field(default="", metadata={"help": "PEM file of the authority that clients must come from"})
     id: str = field(default="drafter", metadata={"help": "name that the verifier sees"})
     context_pages: int = field(default=4096, metadata={"help": "pages for the context of all sessions together"})
     page_size: int = field(default=16, metadata={"help": "positions in a page"})
@@ -22,10 +26,6 @@ class DrafterConfig:
     threads: int = field(default=0, metadata={"help": "threads of one draft step; 0 leaves torch's choice"})
     redial_min_s: float = field(default=0.1, metadata={"help": "wait before the second attempt to reach the verifier"})
     redial_max_s: float = field(default=2.0, metadata={"help": "longest wait between two attempts"})
-    verifier_ca: str = field(default="", metadata={"help": "PEM file of the verifier's authority; none: plaintext"})
-    tls_certificate: str = field(default="", metadata={"help": "PEM file of this service's certificate chain"})
-    tls_key: str = field(default="", metadata={"help": "PEM file of its key; both are shown to the verifier too"})
-    tls_client_ca: str = field(default="", metadata={"help": "PEM file of the authority that clients must come from"})
 
     def __post_init__(self) -> None:
         _require("context_pages", self.context_pages, self.context_pages >= 1, "at least 1")

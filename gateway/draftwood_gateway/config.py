@@ -21,14 +21,14 @@ class GatewayConfig:
     verifier: tuple[str, ...] = field(metadata={"help": "host:port of a verifier; repeatable"})
     grpc: str = _option("127.0.0.1:0", "host:port of the gRPC server; port 0 takes a free one")
     http: str = _option("127.0.0.1:0", "host:port of the OpenAI-compatible server; port 0 takes a free one")
-    model_name: str = _option("", "what clients call the model; the folder's name when empty")
-    start_wait_s: float = _option(5.0, "how long the start waits for a first verifier before it goes on without")
-    resume_wait_s: float = _option(10.0, "how long a broken stream waits for a verifier that can go on with it")
-    drain_s: float = _option(DRAIN_S, "time that running requests get to finish after SIGTERM")
     api_keys: str = _option("", "file with one API key a line; everybody may call when empty")
     tls_certificate: str = _option("", "PEM file of this service's certificate chain; plaintext when empty")
     tls_key: str = _option("", "PEM file of its key; both are shown to the verifiers too")
     verifier_ca: str = _option("", "PEM file of the verifiers' authority; plaintext when empty")
+    model_name: str = _option("", "what clients call the model; the folder's name when empty")
+    start_wait_s: float = _option(5.0, "how long the start waits for a first verifier before it goes on without")
+    resume_wait_s: float = _option(10.0, "how long a broken stream waits for a verifier that can go on with it")
+    drain_s: float = _option(DRAIN_S, "time that running requests get to finish after SIGTERM")
 
     def __post_init__(self) -> None:
         if not self.verifier:

@@ -20,6 +20,9 @@ def _option(default: Any, text: str) -> Any:
 class VerifierConfig:
     target: Path = field(metadata={"help": "folder of the target model: config.json, safetensors, tokenizer.json"})
     listen: str = _option("127.0.0.1:0", "host:port of the gRPC server; port 0 takes a free one")
+    tls_certificate: str = _option("", "PEM file of this service's certificate chain; plaintext when empty")
+    tls_key: str = _option("", "PEM file of its key")
+    tls_client_ca: str = _option("", "PEM file of the authority whose certificates clients must show")
     model_name: str = _option("", "name in GetInfo; the folder's name when empty")
     kv_pages: int = _option(2048, "pages of the KV cache, shared by all sessions")
     page_size: int = _option(16, "tokens a page")
@@ -30,9 +33,6 @@ class VerifierConfig:
     draft_wait_ms: float = _option(200.0, "how long a round waits for a drafter that kept up so far")
     drain_s: float = _option(DRAIN_S, "time that running requests get to finish after SIGTERM")
     threads: int = _option(0, "CPU threads of the target; 0 leaves the choice to torch")
-    tls_certificate: str = _option("", "PEM file of this service's certificate chain; plaintext when empty")
-    tls_key: str = _option("", "PEM file of its key")
-    tls_client_ca: str = _option("", "PEM file of the authority whose certificates clients must show")
 
     def __post_init__(self) -> None:
         for name in ("kv_pages", "page_size", "prefill_chunk", "max_batch", "max_waiting"):
