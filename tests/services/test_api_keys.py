@@ -18,6 +18,7 @@ from tests.services.fake_verifier import FakeVerifier
 from tests.services.gateway_harness import make_tokenizer, saying, stage
 
 TEXT = "the tree accepts the draft"
+TRACEPARENT = f"00-{1:032x}-{2:016x}-01"
 BODY = {"model": "tiny", "prompt": "hello", "max_tokens": 100}
 
 
@@ -67,10 +68,10 @@ def test_grpc_lets_in_who_shows_a_key(tmp_path: Path, keys: str) -> None:
                         await client.models()
             assert verifier.calls == []
             async with AsyncClient(running.grpc, api_key="second-key") as client:
-                assert (await client.generate("hello", traceparent="00-1")).text == TEXT
+                assert (await client.generate("hello", traceparent=TRACEPARENT)).text == TEXT
                 assert "".join([chunk.text async for chunk in client.stream("hello")]) == TEXT
             assert await asyncio.to_thread(_blocking_models, running.grpc) == ["tiny"]
-        assert verifier.calls[0].metadata["traceparent"] == "00-1"
+        assert verifier.calls[0].metadata["traceparent"] == TRACEPARENT
         assert "authorization" not in verifier.calls[0].metadata
 
     asyncio.run(main())
