@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test lint stubs format
+.PHONY: demo test lint stubs format containers
 
 demo: $(STAMP)
 	$(BIN)/draftwood demo
@@ -23,6 +23,10 @@ lint: $(STAMP)
 
 stubs: $(STAMP)
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python protos/generate.py
+
+# Root on Debian: builds the images without a registry, starts them, fetches a completion.
+containers: $(STAMP)
+	compose/containers/verify
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

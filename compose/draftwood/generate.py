@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from pathlib import Path
 
 from draftwood.measurement import MODES
 from draftwood.supervision import say
@@ -14,6 +15,8 @@ from draftwood_wire.errors import DraftwoodError
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("prompt")
     parser.add_argument("--address", default=DEFAULT_GRPC, help="gRPC address of the gateway")
+    parser.add_argument("--ca", default="", help="PEM file of the gateway's authority; plaintext when absent")
+    parser.add_argument("--api-key-file", type=Path, help="file with the API key")
     parser.add_argument("--speculation", choices=(*MODES.values(), "auto"), default="auto")
     parser.add_argument("--node-limit", type=int, default=0, help="tree nodes; 0 takes the server's default")
     parser.add_argument("--temperature", type=float, default=0.0)
@@ -31,9 +34,10 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.seed is not None:
         parameters["seed"] = arguments.seed
     try:
-        with Client(arguments.address) as client:
+        api_key = arguments.api_key_file.read_text().strip() if arguments.api_key_file else ""
+        with Client(arguments.address, api_key=api_key, ca=arguments.ca) as client:
             usage = _stream(client, arguments.prompt, parameters)
-    except DraftwoodError as error:
+    except (DraftwoodError, ValueError, OSError) as error:
         say(f"{arguments.address}: {error}")
         return 1
     except KeyboardInterrupt:

@@ -60,8 +60,8 @@ async def serve(config: DrafterConfig, make: Callable[[DrafterConfig], DraftEngi
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     engine = make(config)
     backoff = Backoff(config.redial_min_s, config.redial_max_s)
-    client = SpeculationClient(engine, make_hello(config, engine.model), config.verifier, backoff)
-    server = Server(config.listen, [_SERVICE])
+    client = SpeculationClient(engine, make_hello(config, engine.model), config.verifier, backoff, config.verifier_tls)
+    server = Server(config.listen, [_SERVICE], tls=config.tls)
     servicer = DrafterServicer(engine, client, drafter_id=config.id, node_limit=config.node_limit)
     add_DrafterServiceServicer_to_server(servicer, server.grpc)
     await server.start()
@@ -81,7 +81,7 @@ def main() -> None:
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     try:
         asyncio.run(serve(parse_config()))
-    except (DraftwoodError, CheckpointError) as error:
+    except (DraftwoodError, CheckpointError, ValueError) as error:
         sys.exit(f"draftwood_drafter: {error}")
 
 

@@ -5,6 +5,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import get_type_hints
 
+from draftwood_wire.tls import ChannelTls, ServerTls
 from draftwood_wire.tree import MAX_NODES
 
 
@@ -14,6 +15,10 @@ class DrafterConfig:
     draft: Path = field(metadata={"help": "folder of the DFlash checkpoint"})
     verifier: str = field(metadata={"help": "host:port of the verifier to dial"})
     listen: str = field(default="127.0.0.1:0", metadata={"help": "host:port to serve on; port 0 picks one"})
+    verifier_ca: str = field(default="", metadata={"help": "PEM file of the verifier's authority; none: plaintext"})
+    tls_certificate: str = field(default="", metadata={"help": "PEM file of this service's certificate chain"})
+    tls_key: str = field(default="", metadata={"help": "PEM file of its key; both are shown to the verifier too"})
+    tls_client_ca: str = field(default="", metadata={"help": "PEM file of the authority that clients must come from"})
     id: str = field(default="drafter", metadata={"help": "name that the verifier sees"})
     context_pages: int = field(default=4096, metadata={"help": "pages for the context of all sessions together"})
     page_size: int = field(default=16, metadata={"help": "positions in a page"})
@@ -29,6 +34,15 @@ class DrafterConfig:
         _require("threads", self.threads, self.threads >= 0, "at least 0")
         _require("redial_min_s", self.redial_min_s, self.redial_min_s > 0, "above 0")
         _require("redial_max_s", self.redial_max_s, self.redial_max_s >= self.redial_min_s, "at least redial_min_s")
+        _ = self.tls, self.verifier_tls
+
+    @property
+    def tls(self) -> ServerTls:
+        return ServerTls(certificate=self.tls_certificate, key=self.tls_key, client_ca=self.tls_client_ca)
+
+    @property
+    def verifier_tls(self) -> ChannelTls:
+        return ChannelTls(ca=self.verifier_ca, certificate=self.tls_certificate, key=self.tls_key)
 
 
 def _require(name: str, value: object, holds: bool, wanted: str) -> None:

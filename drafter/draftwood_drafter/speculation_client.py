@@ -15,7 +15,8 @@ import grpc.aio
 
 from draftwood_drafter.engine import DraftEngine
 from draftwood_drafter.frame_handler import FrameHandler
-from draftwood_wire.transport import open_channel
+from draftwood_wire.tls import ChannelTls
+from draftwood_wire.transport import PLAINTEXT_CHANNEL, open_channel
 from draftwood_wire.v1 import verifier_service_pb2
 from draftwood_wire.v1.verifier_service_pb2_grpc import VerifierServiceStub
 
@@ -89,11 +90,13 @@ class SpeculationClient:
         hello: verifier_service_pb2.Hello,
         verifier: str,
         backoff: Backoff,
+        tls: ChannelTls = PLAINTEXT_CHANNEL,
     ) -> None:
         self._engine = engine
         self._hello = hello
         self._verifier = verifier
         self._backoff = backoff
+        self._tls = tls
         self.connected = False
 
     async def run(self) -> None:
@@ -113,7 +116,7 @@ class SpeculationClient:
 
     @asynccontextmanager
     async def _stream(self) -> AsyncIterator[Stream]:
-        async with open_channel(self._verifier) as channel:
+        async with open_channel(self._verifier, self._tls) as channel:
             verifier: Any = VerifierServiceStub(channel)  # Known stubs demand an iterator, which is optional.
             stream: Stream = verifier.Speculate()
             try:

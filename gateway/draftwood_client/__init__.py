@@ -7,7 +7,7 @@
         for chunk in client.stream(messages=[{"role": "user", "content": "Hello"}]):
             print(chunk.text, end="", flush=True)
 
-Errors are those of `draftwood_wire.errors`: InvalidRequest, UnknownModel, Overloaded, Unavailable.
+Errors are those of `draftwood_wire.errors`: InvalidRequest, Unauthenticated, UnknownModel, Overloaded, Unavailable.
 """
 
 from draftwood_client.async_client import AsyncClient

@@ -10,16 +10,18 @@ import grpc
 from draftwood_client.parameters import Messages, Parameters, Prompt, call_metadata, text_request
 from draftwood_client.results import Chunk, Generation, chunk_of, generation_of
 from draftwood_wire.errors import error_of
+from draftwood_wire.tls import ChannelTls
 from draftwood_wire.transport import open_blocking_channel
 from draftwood_wire.v1 import gateway_service_pb2 as pb
 from draftwood_wire.v1.gateway_service_pb2_grpc import GatewayServiceStub
 
 
 class Client:
-    """A connection to the gateway at `host:port`; threads may share it."""
+    """A connection to the gateway at `host:port`; threads may share it. `ca`, a PEM file, makes it TLS."""
 
-    def __init__(self, address: str) -> None:
-        self._channel = open_blocking_channel(address)
+    def __init__(self, address: str, *, api_key: str = "", ca: str = "") -> None:
+        self._api_key = api_key
+        self._channel = open_blocking_channel(address, ChannelTls(ca=ca))
         self._stub = GatewayServiceStub(self._channel)
 
     def generate(
@@ -34,7 +36,7 @@ class Client:
         """The whole answer to a prompt (text or token ids) or to messages. Raises DraftwoodError."""
         request = pb.GatewayServiceGenerateRequest(request=text_request(prompt, messages, parameters))
         with _typed_errors():
-            return generation_of(self._stub.Generate(request, timeout=timeout_s, metadata=call_metadata(traceparent)))
+            return generation_of(self._stub.Generate(request, timeout=timeout_s, metadata=self._metadata(traceparent)))
 
     def stream(
         self,
@@ -48,7 +50,7 @@ class Client:
         """The answer as it is decoded; closing the iterator cancels the request. Raises DraftwoodError."""
         request = pb.GenerateStreamRequest(request=text_request(prompt, messages, parameters))
         with _typed_errors():
-            call = self._stub.GenerateStream(request, timeout=timeout_s, metadata=call_metadata(traceparent))
+            call = self._stub.GenerateStream(request, timeout=timeout_s, metadata=self._metadata(traceparent))
             try:
                 yield from map(chunk_of, call)
             finally:
@@ -56,7 +58,10 @@ class Client:
 
     def models(self) -> list[str]:
         with _typed_errors():
-            return list(self._stub.ListModels(pb.ListModelsRequest()).models)
+            return list(self._stub.ListModels(pb.ListModelsRequest(), metadata=self._metadata()).models)
+
+    def _metadata(self, traceparent: str = "") -> tuple[tuple[str, str], ...]:
+        return call_metadata(traceparent, self._api_key)
 
     def close(self) -> None:
         self._channel.close()

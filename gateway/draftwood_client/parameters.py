@@ -83,5 +83,6 @@ def _set_input(request: pb.TextRequest, prompt: Prompt | None, messages: Message
         request.chat.SetInParent()
 
 
-def call_metadata(traceparent: str) -> tuple[tuple[str, str], ...]:
-    return (("traceparent", traceparent),) if traceparent else ()
+def call_metadata(traceparent: str, api_key: str) -> tuple[tuple[str, str], ...]:
+    metadata = {"traceparent": traceparent, "authorization": f"Bearer {api_key}" if api_key else ""}
+    return tuple((key, value) for key, value in metadata.items() if value)

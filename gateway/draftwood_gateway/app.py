@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import uvicorn
 from starlette.applications import Starlette
 
+from draftwood_gateway.authentication import ApiKeys, GrpcKeys
 from draftwood_gateway.config import GatewayConfig
 from draftwood_gateway.generation import Generator
 from draftwood_gateway.openai_routes import openai_app
@@ -17,6 +18,7 @@ from draftwood_gateway.servicer import GatewayServicer
 from draftwood_gateway.tokenization import load_tokenizer
 from draftwood_gateway.verifier_pool import VerifierPool
 from draftwood_wire.errors import Unavailable
+from draftwood_wire.tls import ServerTls
 from draftwood_wire.transport import Server
 from draftwood_wire.v1.gateway_service_pb2_grpc import add_GatewayServiceServicer_to_server
 
@@ -34,7 +36,7 @@ class Listening:
 class _HttpServer(uvicorn.Server):
     """Bound when made, so that a taken port is told at once. Signals are the process's business, see `__main__`."""
 
-    def __init__(self, address: str, app: Starlette, drain_s: float) -> None:
+    def __init__(self, address: str, app: Starlette, drain_s: float, tls: ServerTls) -> None:
         self._listener = _bind(address)
         self.port = int(self._listener.getsockname()[1])
         settings = uvicorn.Config(
@@ -44,6 +46,8 @@ class _HttpServer(uvicorn.Server):
             access_log=False,
             ws="none",
             timeout_graceful_shutdown=max(1, round(drain_s)),
+            ssl_certfile=tls.certificate or None,
+            ssl_keyfile=tls.key or None,
         )
         super().__init__(settings)
 
@@ -66,11 +70,12 @@ class _HttpServer(uvicorn.Server):
 async def running_gateway(config: GatewayConfig) -> AsyncIterator[Listening]:
     """Serve from entry to exit; the exit drains. Raises ValueError on unusable files, Unavailable on taken ports."""
     tokenizer = load_tokenizer(config.tokenizer)
-    async with VerifierPool(config.verifier, tokenizer.fingerprint) as pool:
+    keys = ApiKeys.read(config.api_keys)
+    async with VerifierPool(config.verifier, tokenizer.fingerprint, config.verifier_tls) as pool:
         generator = Generator(tokenizer, pool, config.served_model, config.resume_wait_s)
-        grpc_server = Server(config.grpc, [_SERVICE])
+        grpc_server = Server(config.grpc, [_SERVICE], tls=config.tls, interceptors=[GrpcKeys(keys)])
         add_GatewayServiceServicer_to_server(GatewayServicer(generator), grpc_server.grpc)
-        http_server = _HttpServer(config.http, openai_app(generator), config.drain_s)
+        http_server = _HttpServer(config.http, openai_app(generator, keys), config.drain_s, config.tls)
         await pool.wait_until_ready(config.start_wait_s)
         async with http_server.running():
             await grpc_server.start()

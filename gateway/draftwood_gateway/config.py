@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_origin, get_type_hints
 
+from draftwood_wire.tls import ChannelTls, ServerTls
 from draftwood_wire.transport import DRAIN_S
 
 
@@ -20,6 +21,10 @@ class GatewayConfig:
     verifier: tuple[str, ...] = field(metadata={"help": "host:port of a verifier; repeatable"})
     grpc: str = _option("127.0.0.1:0", "host:port of the gRPC server; port 0 takes a free one")
     http: str = _option("127.0.0.1:0", "host:port of the OpenAI-compatible server; port 0 takes a free one")
+    api_keys: str = _option("", "file with one API key a line; everybody may call when empty")
+    tls_certificate: str = _option("", "PEM file of this service's certificate chain; plaintext when empty")
+    tls_key: str = _option("", "PEM file of its key; both are shown to the verifiers too")
+    verifier_ca: str = _option("", "PEM file of the verifiers' authority; plaintext when empty")
     model_name: str = _option("", "what clients call the model; the folder's name when empty")
     start_wait_s: float = _option(5.0, "how long the start waits for a first verifier before it goes on without")
     resume_wait_s: float = _option(10.0, "how long a broken stream waits for a verifier that can go on with it")
@@ -33,6 +38,15 @@ class GatewayConfig:
         for name in ("start_wait_s", "resume_wait_s", "drain_s"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name}: {getattr(self, name)} is below 0")
+        _ = self.tls, self.verifier_tls
+
+    @property
+    def tls(self) -> ServerTls:
+        return ServerTls(certificate=self.tls_certificate, key=self.tls_key)
+
+    @property
+    def verifier_tls(self) -> ChannelTls:
+        return ChannelTls(ca=self.verifier_ca, certificate=self.tls_certificate, key=self.tls_key)
 
     @property
     def served_model(self) -> str:

@@ -12,10 +12,12 @@ from uuid import uuid4
 from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from draftwood_gateway.authentication import ApiKeys, HttpKeys
 from draftwood_gateway.generation import AdmittedRequest, Generator
 from draftwood_gateway.http_stream import EventStream, until_disconnect
 from draftwood_gateway.merging import all_of, merge
@@ -30,7 +32,15 @@ from draftwood_gateway.openai_answers import (
 )
 from draftwood_gateway.openai_schema import ChatBody, CompletionBody, validation_message
 from draftwood_gateway.requests import GenerationRequest
-from draftwood_wire.errors import DraftwoodError, Incompatible, InvalidRequest, Overloaded, Unavailable, UnknownModel
+from draftwood_wire.errors import (
+    DraftwoodError,
+    Incompatible,
+    InvalidRequest,
+    Overloaded,
+    Unauthenticated,
+    Unavailable,
+    UnknownModel,
+)
 from draftwood_wire.telemetry import TRACEPARENT
 
 _LOG = logging.getLogger(__name__)
@@ -38,6 +48,7 @@ _TRACEPARENT_FORM = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{
 _MAX_BODY_BYTES = 16 * 1024 * 1024
 _STATUS: list[tuple[type[DraftwoodError], int, str | None]] = [
     (InvalidRequest, 400, None),
+    (Unauthenticated, 401, "invalid_api_key"),
     (UnknownModel, 404, "model_not_found"),
     (Incompatible, 400, None),
     (Overloaded, 429, "overloaded"),
@@ -45,7 +56,7 @@ _STATUS: list[tuple[type[DraftwoodError], int, str | None]] = [
 ]
 
 
-def openai_app(generator: Generator) -> Starlette:
+def openai_app(generator: Generator, keys: ApiKeys) -> Starlette:
     routes = _Routes(generator)
     return Starlette(
         routes=[
@@ -55,6 +66,7 @@ def openai_app(generator: Generator) -> Starlette:
             Route("/v1/models/{name:path}", routes.model, methods=["GET"]),
             Route("/healthz", routes.healthz, methods=["GET"]),
         ],
+        middleware=[Middleware(HttpKeys, keys=keys, refusal=_draftwood_error)],
         exception_handlers={
             DraftwoodError: _draftwood_error,
             ValidationError: _validation_error,

@@ -11,7 +11,8 @@ import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from draftwood_wire.errors import Unavailable
-from draftwood_wire.transport import open_channel
+from draftwood_wire.tls import ChannelTls
+from draftwood_wire.transport import PLAINTEXT_CHANNEL, open_channel
 from draftwood_wire.v1 import verifier_service_pb2 as pb
 from draftwood_wire.v1.verifier_service_pb2_grpc import VerifierServiceStub
 
@@ -32,11 +33,11 @@ class ServedModel:
 class Verifier:
     """One verifier: its channel, whether it is healthy, how many of our calls it runs."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, tls: ChannelTls) -> None:
         self.address = address
         self.model: ServedModel | None = None  # None while it can't be used
         self.calls = 0
-        self._channel = open_channel(address)
+        self._channel = open_channel(address, tls)
         self.stub = VerifierServiceStub(self._channel)
         self._health = health_pb2_grpc.HealthStub(self._channel)
 
@@ -66,8 +67,8 @@ class Verifier:
 class VerifierPool:
     """Use as an async context: health is watched from entry to exit."""
 
-    def __init__(self, addresses: Sequence[str], fingerprint: str) -> None:
-        self._verifiers = [Verifier(address) for address in addresses]
+    def __init__(self, addresses: Sequence[str], fingerprint: str, tls: ChannelTls = PLAINTEXT_CHANNEL) -> None:
+        self._verifiers = [Verifier(address, tls) for address in addresses]
         self._fingerprint = fingerprint
         self._changed = asyncio.Condition()
         self._watchers: list[asyncio.Task[None]] = []

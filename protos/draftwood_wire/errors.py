@@ -4,6 +4,7 @@ DraftwoodError
 ├── InvalidRequest        INVALID_ARGUMENT      a field of the request is wrong; the message names it
 │   ├── MalformedTree                           a tree breaks the format
 │   └── MalformedTensor                         dtype, shape and bytes disagree
+├── Unauthenticated       UNAUTHENTICATED       no API key, or one that is not known here
 ├── UnknownModel          NOT_FOUND             the model asked for is not served here
 ├── Incompatible          FAILED_PRECONDITION   a drafter does not fit the target
 ├── Overloaded            RESOURCE_EXHAUSTED    no room now; the same request may pass later
@@ -29,6 +30,10 @@ class MalformedTensor(InvalidRequest):
     pass
 
 
+class Unauthenticated(DraftwoodError):
+    pass
+
+
 class UnknownModel(DraftwoodError):
     pass
 
@@ -47,6 +52,7 @@ class Unavailable(DraftwoodError):
 
 _STATUS: list[tuple[type[DraftwoodError], grpc.StatusCode]] = [
     (InvalidRequest, grpc.StatusCode.INVALID_ARGUMENT),
+    (Unauthenticated, grpc.StatusCode.UNAUTHENTICATED),
     (UnknownModel, grpc.StatusCode.NOT_FOUND),
     (Incompatible, grpc.StatusCode.FAILED_PRECONDITION),
     (Overloaded, grpc.StatusCode.RESOURCE_EXHAUSTED),

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import grpc
 import grpc.aio
 
-from draftwood_wire.transport import Server
+from draftwood_wire.tls import ServerTls
+from draftwood_wire.transport import PLAINTEXT_SERVER, Server
 from draftwood_wire.v1 import verifier_service_pb2 as pb
 from draftwood_wire.v1.verifier_service_pb2_grpc import (
     VerifierServiceServicer,
@@ -128,9 +129,11 @@ class FakeVerifier(VerifierServiceServicer):
 
 
 @asynccontextmanager
-async def serving(verifier: FakeVerifier, address: str = "127.0.0.1:0") -> AsyncIterator[tuple[str, Server]]:
+async def serving(
+    verifier: FakeVerifier, address: str = "127.0.0.1:0", tls: ServerTls = PLAINTEXT_SERVER
+) -> AsyncIterator[tuple[str, Server]]:
     """Its address and its server while it serves."""
-    server = Server(address, ["draftwood_wire.v1.VerifierService"])
+    server = Server(address, ["draftwood_wire.v1.VerifierService"], tls=tls)
     add_VerifierServiceServicer_to_server(verifier, server.grpc)
     await server.start()
     try:

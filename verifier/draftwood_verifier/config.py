@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from draftwood_wire.tls import ServerTls
 from draftwood_wire.transport import DRAIN_S
 from draftwood_wire.tree import MAX_NODES
 
@@ -19,6 +20,9 @@ def _option(default: Any, text: str) -> Any:
 class VerifierConfig:
     target: Path = field(metadata={"help": "folder of the target model: config.json, safetensors, tokenizer.json"})
     listen: str = _option("127.0.0.1:0", "host:port of the gRPC server; port 0 takes a free one")
+    tls_certificate: str = _option("", "PEM file of this service's certificate chain; plaintext when empty")
+    tls_key: str = _option("", "PEM file of its key")
+    tls_client_ca: str = _option("", "PEM file of the authority whose certificates clients must show")
     model_name: str = _option("", "name in GetInfo; the folder's name when empty")
     kv_pages: int = _option(2048, "pages of the KV cache, shared by all sessions")
     page_size: int = _option(16, "tokens a page")
@@ -40,6 +44,11 @@ class VerifierConfig:
         for name in ("draft_wait_ms", "drain_s", "threads"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name}: {getattr(self, name)} is below 0")
+        _ = self.tls
+
+    @property
+    def tls(self) -> ServerTls:
+        return ServerTls(certificate=self.tls_certificate, key=self.tls_key, client_ca=self.tls_client_ca)
 
 
 def parse_config(arguments: Sequence[str] | None = None) -> VerifierConfig:

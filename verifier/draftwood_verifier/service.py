@@ -36,7 +36,7 @@ class VerifierService:
         self.engine = Engine(runner, self.scheduler, self.drafters)
         self.speculation = SpeculationHandler(self.engine, tokenizer_fingerprint=tokenizer_fingerprint)
         self._servicer = self._make_servicer(config, runner, tokenizer_fingerprint)
-        self._server = Server(config.listen, [_SERVICE])
+        self._server = Server(config.listen, [_SERVICE], tls=config.tls)
         self._drain_s = config.drain_s
         verifier_service_pb2_grpc.add_VerifierServiceServicer_to_server(self._servicer, self._server.grpc)
         self._loop_task: asyncio.Task[None] | None = None

@@ -12,6 +12,7 @@ from draftwood_wire import errors
         (errors.InvalidRequest, grpc.StatusCode.INVALID_ARGUMENT),
         (errors.MalformedTree, grpc.StatusCode.INVALID_ARGUMENT),
         (errors.MalformedTensor, grpc.StatusCode.INVALID_ARGUMENT),
+        (errors.Unauthenticated, grpc.StatusCode.UNAUTHENTICATED),
         (errors.UnknownModel, grpc.StatusCode.NOT_FOUND),
         (errors.Incompatible, grpc.StatusCode.FAILED_PRECONDITION),
         (errors.Overloaded, grpc.StatusCode.RESOURCE_EXHAUSTED),
