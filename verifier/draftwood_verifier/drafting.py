@@ -20,6 +20,7 @@ from draftwood_wire.tree import TokenTree, check_tree
 class DrafterLink(Drafter, Protocol):
     """The way to one connected drafter. No method blocks or raises; a link that fails takes itself out later."""
 
+    drafter_id: str
     sessions: dict[int, Sequence]
 
     @property
