@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from draftwood import demo, generate, train, up
+from draftwood import demo, generate, top, train, up
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -25,6 +25,7 @@ def _parser() -> argparse.ArgumentParser:
     for name, module, summary in (
         ("up", up, "start gateway, verifier and drafter on this machine"),
         ("generate", generate, "continue a prompt, streaming the text"),
+        ("top", top, "watch a verifier: requests, tokens a second, accepted length, drafters, KV use"),
         ("demo", demo, "compare plain, chain and tree decoding on the embedded pair"),
     ):
         command = commands.add_parser(name, help=summary, description=module.__doc__)
