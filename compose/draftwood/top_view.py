@@ -8,6 +8,7 @@ from draftwood.load import DrafterRow, LoadFigures, LoadHistory
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _LABEL_WIDTH = 15
 _VALUE_WIDTH = 9
+_NOTE_WIDTH = 44
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +70,8 @@ def _requests(figures: LoadFigures) -> Line:
 def _row(
     label: str, value: str, values: Sequence[float | None], width: int, note: str, ceiling: float | None = None
 ) -> Line:
-    # The note has half of what is left; a narrow terminal cuts it off.
-    room = max(8, min(60, (width - _LABEL_WIDTH - _VALUE_WIDTH) // 2))
+    # A narrow terminal cuts the note off, not the chart.
+    room = max(8, min(60, width - _LABEL_WIDTH - _VALUE_WIDTH - _NOTE_WIDTH))
     chart = Span(sparkline(values, room, ceiling), "good")
     return [_label(label), Span(value.rjust(_VALUE_WIDTH - 2), "bold"), Span("  "), chart, Span(f"  {note}", "dim")]
 
@@ -83,7 +84,7 @@ def _acceptance(figures: LoadFigures) -> str:
     if figures.tokens_per_round is None:
         return "no rounds"
     accepted = "no nodes" if figures.acceptance is None else f"{figures.acceptance:.0%} of nodes accepted"
-    return f"{accepted}, {figures.speculative_share or 0:.0%} of rounds speculative"
+    return f"{accepted}, {figures.speculative_share or 0:.0%} speculative"
 
 
 def _budget(figures: LoadFigures) -> str:

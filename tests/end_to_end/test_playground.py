@@ -1,85 +1,18 @@
 """The playground in a real browser, in front of the real services: what it shows is what the API counts."""
 
-import json
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
 import httpx
 import pytest
-from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webdriver import WebDriver
-from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 
-from tests.end_to_end.browser import running_browser
+from tests.end_to_end.browser import WAIT_S, Page, running_browser
 from tests.services.processes import Services, wait_for
 
 PROMPT = 'class Queue:\n    """A first-in, first-out queue."""\n'
-WAIT_S = 90
-# One call for all tokens: a call each would take seconds.
-READ_TOKENS = """
-return [...document.querySelectorAll("#text .token")].map((token) => {
-  const style = getComputedStyle(token);
-  return {...token.dataset, text: token.textContent, line: style.borderBottomStyle,
-          color: style.borderBottomColor, background: style.backgroundColor};
-});
-"""
-READ_TREE = """
-return [...document.querySelectorAll("#tree .node")].map((node) => {
-  const rect = node.querySelector("rect"), style = getComputedStyle(rect);
-  return {state: node.dataset.state, label: node.querySelector("text").textContent, fill: style.fill,
-          stroke: style.stroke, dashes: style.strokeDasharray, rounding: rect.getAttribute("rx"),
-          y: rect.getAttribute("y")};
-});
-"""
-
-
-class Page:
-    def __init__(self, driver: WebDriver, url: str) -> None:
-        self.driver = driver
-        driver.get(url)
-
-    def find(self, element_id: str) -> WebElement:
-        return self.driver.find_element(By.ID, element_id)
-
-    def text_of(self, element_id: str) -> str:
-        return str(self.find(element_id).get_property("textContent"))
-
-    def number(self, name: str) -> float:
-        return float(self.text_of(f"stat-{name}"))
-
-    def fill(self, mode: str = "tree", **fields: object) -> None:
-        self.driver.find_element(By.CSS_SELECTOR, f"label[for=mode-{mode}]").click()
-        for name, value in fields.items():
-            field = self.find(name)
-            field.clear()
-            field.send_keys(str(value))
-
-    def run(self, mode: str = "tree", **fields: object) -> dict[str, Any]:
-        """Run to the end and return the usage that the API gave the page."""
-        self.fill(mode, **fields)
-        self.find("run").click()
-        self.until_status("Finished")
-        usage: dict[str, Any] = json.loads(self.text_of("usage-body"))
-        return usage
-
-    def until_status(self, start: str) -> None:
-        def reached(_: WebDriver) -> bool:
-            assert self.text_of("error") == "" or start != "Finished", self.text_of("error")
-            return self.text_of("status").startswith(start)
-
-        WebDriverWait(self.driver, WAIT_S, poll_frequency=0.05).until(reached, f"status is {self.text_of('status')!r}")
-
-    def tokens(self) -> list[dict[str, str]]:
-        return list(self.driver.execute_script(READ_TOKENS))  # type: ignore[no-untyped-call]
-
-    def tree(self) -> list[dict[str, str]]:
-        return list(self.driver.execute_script(READ_TREE))  # type: ignore[no-untyped-call]
-
-    def console(self) -> list[str]:
-        return [entry["message"] for entry in self.driver.get_log("browser")]  # type: ignore[no-untyped-call]
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +85,7 @@ def _step_back_through(page: Page, rounds: int) -> list[list[dict[str, str]]]:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_kinds_differ_in_colour_and_in_shape(page: Page, scheme: str) -> None:
     emulated = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
-    page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", emulated)  # type: ignore[attr-defined]
+    page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", emulated)
     page.run("tree", prompt=PROMPT, temperature=0, max_tokens=64, node_limit=12)
     tokens = {token["kind"]: token for token in page.tokens()}
     assert tokens.keys() >= {"accepted", "bonus", "prefill"}
@@ -170,17 +103,20 @@ def test_kinds_differ_in_colour_and_in_shape(page: Page, scheme: str) -> None:
     assert len(shapes) == 3
 
 
-@pytest.mark.parametrize(
-    ("mode", "kinds"), [("off", {"prefill", "plain"}), ("chain", {"prefill", "accepted", "bonus"})]
-)
-def test_modes(page: Page, mode: str, kinds: set[str]) -> None:
+@pytest.mark.parametrize("mode", ["off", "chain", "auto"])
+def test_modes(page: Page, mode: str) -> None:
     own = page.run(mode, prompt=PROMPT, temperature=0, max_tokens=40)["draftwood"]
     found = Counter(token["kind"] for token in page.tokens())
-    assert found.keys() - {"plain"} == kinds - {"plain"}
+    assert found["accepted"] == own["accepted_nodes"]
     assert found["plain"] == own["rounds"] - own["speculative_rounds"]
     if mode == "off":
         assert own["speculative_rounds"] == 0
         assert [node["state"] for node in page.tree()] == ["root", "plain"]
+    if mode == "chain":
+        trees = _step_back_through(page, own["rounds"])
+        assert any(node["state"] == "accepted" for tree in trees for node in tree)
+        # Beside the path there is at most the rest of the chain, below the target's own token.
+        assert all(len({node["y"] for node in tree}) <= 2 for tree in trees)
 
 
 def test_stop_ends_the_run_here_and_at_the_verifier(page: Page, services: Services) -> None:
@@ -188,7 +124,7 @@ def test_stop_ends_the_run_here_and_at_the_verifier(page: Page, services: Servic
     page.find("prompt").send_keys(Keys.CONTROL, Keys.ENTER)
     WebDriverWait(page.driver, WAIT_S, poll_frequency=0.01).until(lambda _: len(page.tokens()) > 3)
     page.find("stop").click()
-    page.until_status("Stopped after")
+    page.until("status", "Stopped after")
     assert 3 < len(page.tokens()) < 900
     assert page.find("run").is_enabled()
     wait_for(lambda: services.load().running_requests == 0, "the verifier lets go of the request")
@@ -197,7 +133,7 @@ def test_stop_ends_the_run_here_and_at_the_verifier(page: Page, services: Servic
 def test_an_error_is_shown_at_its_field(page: Page) -> None:
     page.fill("tree", prompt=PROMPT, max_tokens=100000)
     page.find("run").click()
-    page.until_status("Failed")
+    page.until("status", "Failed")
     error = page.find("error")
     assert error.is_displayed()
     assert error.text.startswith("max_tokens: 100000 exceeds")
@@ -214,13 +150,13 @@ def test_an_error_is_shown_at_its_field(page: Page) -> None:
 @pytest.mark.parametrize("width", [320, 768, 1360])
 def test_no_width_needs_sideways_scrolling(page: Page, width: int) -> None:
     metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-    page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)  # type: ignore[attr-defined]
+    page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     try:
         page.run("tree", prompt=PROMPT, temperature=0.8, max_tokens=60, node_limit=64)
-        wide = page.driver.execute_script("return document.documentElement.scrollWidth")  # type: ignore[no-untyped-call]
+        wide = page.driver.execute_script("return document.documentElement.scrollWidth")
         assert wide <= width
     finally:
-        page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})  # type: ignore[attr-defined]
+        page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
 def test_every_control_has_a_name(page: Page) -> None:
@@ -228,5 +164,5 @@ def test_every_control_has_a_name(page: Page) -> None:
         return [...document.querySelectorAll("input, textarea, button, [role=region], section")].filter((one) =>
           !(one.labels?.length || one.ariaLabel || one.getAttribute("aria-labelledby") || one.textContent.trim())
         ).map((one) => one.outerHTML);
-    """)  # type: ignore[no-untyped-call]
+    """)
     assert unnamed == []

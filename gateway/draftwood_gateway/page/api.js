@@ -8,20 +8,21 @@ export class ApiError extends Error {
   }
 }
 
-export async function servedModel() {
-  const response = await call("../v1/models", {});
+/** `key` is the API key, empty where none is asked for. */
+export async function servedModel(key) {
+  const response = await call("../v1/models", { headers: authorization(key) });
   return (await response.json()).data[0].id;
 }
 
 /** Yields the chunks of one streamed completion; the signal's abort ends it at the server too. */
-export async function* complete(request, signal) {
+export async function* complete(request, key, signal) {
   const body = JSON.stringify({
     ...request,
     stream: true,
     stream_options: { include_usage: true },
     draftwood: { rounds: true },
   });
-  const headers = { "content-type": "application/json" };
+  const headers = { "content-type": "application/json", ...authorization(key) };
   const response = await call("../v1/completions", { method: "POST", headers, body, signal });
   for await (const event of events(response.body)) {
     if (event === "[DONE]") return;
@@ -30,6 +31,10 @@ export async function* complete(request, signal) {
     yield chunk;
   }
   throw new ApiError("The stream broke off before its end.");
+}
+
+function authorization(key) {
+  return key ? { authorization: `Bearer ${key}` } : {};
 }
 
 async function call(url, options) {

@@ -39,7 +39,7 @@ async function start() {
   drawAll();
   bringIntoView(byId("text-title"));
   try {
-    for await (const chunk of complete(request, controller.signal)) {
+    for await (const chunk of complete(request, apiKey(), controller.signal)) {
       own.add(chunk, performance.now());
       scheduleDraw();
     }
@@ -215,6 +215,11 @@ function showStatus(message) {
   byId("status").textContent = message;
 }
 
+/** Kept in its field only. */
+function apiKey() {
+  return byId("authorization").value.trim();
+}
+
 /** Show what is wrong, at the field that is to blame too. */
 function showError(error) {
   for (const field of form.querySelectorAll("[aria-invalid]")) {
@@ -223,6 +228,7 @@ function showError(error) {
   }
   byId("error").hidden = error === null;
   byId("error").textContent = error?.message ?? "";
+  if (error?.param === "authorization") byId("key-row").hidden = false;
   const field = error?.param ? form.elements.namedItem(error.param) : null;
   if (field instanceof HTMLElement) {
     field.setAttribute("aria-invalid", "true");
@@ -241,7 +247,8 @@ function count(number, noun) {
 
 async function showModel() {
   try {
-    byId("model").textContent = await servedModel();
+    byId("model").textContent = await servedModel(apiKey());
+    showError(null);
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
     showError(error);
@@ -259,6 +266,7 @@ byId("prompt").addEventListener("keydown", (event) => {
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape") abort?.abort();
 });
+byId("authorization").addEventListener("change", showModel);
 byId("stop").addEventListener("click", () => abort?.abort());
 for (const example of document.querySelectorAll(".example")) {
   example.addEventListener("click", () => {

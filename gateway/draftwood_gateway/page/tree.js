@@ -5,7 +5,7 @@ import { visible } from "./run.js";
 
 const ROW = 34; // px from one row to the next
 const HEIGHT = 24; // of a node
-const GAP = 34; // between two depths
+const GAP = 28; // between two depths
 const PADDING = 9; // beside a node's text
 const MARGIN = 8;
 const LONGEST = 16; // characters of a label
