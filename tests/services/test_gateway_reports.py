@@ -81,6 +81,18 @@ def test_a_stream_carries_ids_ends_and_rounds(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_rounds_whose_text_is_held_back_come_at_once(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with stage(tmp_path, [fake(tmp_path, size=1)]) as running:
+            ids = [*running.tokenizer.encode(TEXT).ids, 0]
+            choices = await streamed(running)
+            assert joined(choices)["token_ids"] == ids
+            assert [len(choice["draftwood"]["rounds"]) for choice in choices] == [1] * len(ids)
+            assert any(not choice["text"] and not choice["draftwood"]["token_ids"] for choice in choices)
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
 def test_whole_answers_carry_the_same_and_only_when_asked(tmp_path: Path, path: str) -> None:
     async def main() -> None:

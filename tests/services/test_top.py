@@ -176,7 +176,7 @@ def test_live_shows_a_running_request_and_ends_on_ctrl_c() -> None:
 def test_resizes_and_the_key_that_ends_it() -> None:
     async def body() -> None:
         async with serving() as harness:
-            with top("--verifier", harness.address, columns=110) as terminal:
+            with top("--verifier", harness.address, "--interval", "3600", columns=110) as terminal:
                 wide = await asyncio.to_thread(terminal.frame, "none connected: all requests decode plainly")
                 assert all(len(line) <= 110 for line in wide.splitlines())
                 terminal.resize(40)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from draftwood_wire.tree import TokenTree
+from draftwood_wire.tree import TokenTree, tree_to_proto
 from draftwood_wire.v1 import sampling_pb2
 from draftwood_wire.v1 import verifier_service_pb2 as pb
 from tests.services.scripted_drafter import DraftedSession, Script, make_tree
@@ -16,10 +16,12 @@ LENGTH = 20
 SAMPLING = {"temperature": 0.8, "seed": 7}
 
 
-async def reports_of(harness: Harness, **fields: Any) -> tuple[list[pb.RoundReport], pb.GenerateUsage]:
+async def reports_of(
+    harness: Harness, prompt: list[int] = PROMPT, length: int = LENGTH, **fields: Any
+) -> tuple[list[pb.RoundReport], pb.GenerateUsage]:
     """All reports of one request; each message's tokens are those of its reports."""
     reports: list[pb.RoundReport] = []
-    async for message in harness.stub.Generate(request(PROMPT, LENGTH, report_rounds=True, **SAMPLING, **fields)):
+    async for message in harness.stub.Generate(request(prompt, length, report_rounds=True, **SAMPLING, **fields)):
         assert [token for report in message.rounds for token in report.token_ids] == list(message.token_ids)
         reports += message.rounds
     return reports, message.usage
@@ -89,6 +91,36 @@ def test_a_missed_deadline_is_the_wait_of_its_round() -> None:
     run(body())
 
 
+def test_a_wait_ends_with_the_answer_not_with_the_step() -> None:
+    """Sessions of one drafter go together: one's answer lies there while the other's is worked on."""
+
+    async def body() -> None:
+        async with serving() as harness:
+            working: list[asyncio.Task[None]] = []
+            one_write = asyncio.Lock()  # a call takes one at a time
+
+            async def answer(session: DraftedSession, delay_s: float) -> None:
+                await asyncio.sleep(delay_s)  # the time that the drafter works
+                tree = tree_to_proto(make_tree(harness.target.plain(session.tokens, 1, **SAMPLING)))
+                proposal = pb.Proposal(session_id=session.session_id, base_len=len(session.tokens), tree=tree)
+                async with one_write:
+                    await drafter.send(pb.SpeculateRequest(proposals=pb.ProposalBatch(proposals=[proposal])))
+
+            async def one_by_one(session: DraftedSession) -> None:
+                delay_s = 0.0 if list(session.opened.token_ids) == PROMPT else 0.3
+                working.append(asyncio.create_task(answer(session, delay_s)))
+
+            async with harness.drafter(one_by_one) as drafter:
+                (quick, _), (slow, _) = await asyncio.gather(
+                    reports_of(harness, PROMPT, 5), reports_of(harness, [*PROMPT, 2], 5)
+                )
+                await asyncio.gather(*working)
+            assert min(report.draft_wait_ms for report in slow[1:]) >= 300
+            assert max(report.draft_wait_ms for report in quick[1:]) < 300
+
+    run(body())
+
+
 def test_nobody_pays_who_did_not_ask() -> None:
     async def body() -> None:
         async with serving() as harness, harness.drafter(branching(harness)):
@@ -123,6 +155,10 @@ def test_load_counts_what_the_requests_used() -> None:
             assert load.committed_tokens == load.first_tokens + load.rounds + load.accepted_nodes == 4 * LENGTH
             assert load.steps == harness.target.steps
             assert load.last_step_requests >= 1
+            await harness.generate([*PROMPT, 9], 1)  # a step of prefill only, which decodes nothing
+            after = await harness.stub.GetLoad(pb.GetLoadRequest())
+            assert (after.first_tokens, after.rounds) == (load.first_tokens + 1, load.rounds)
+            assert after.last_step_requests == load.last_step_requests
             (row,) = load.drafter_loads
             assert (row.drafter_id, row.sessions, row.late, row.node_limit) == ("oak", 0, False, 40)
 

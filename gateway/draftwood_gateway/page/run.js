@@ -7,7 +7,7 @@ export class Run {
     // In order: { text, kind, depth, round, piece }. `text` is the token on its own; `piece` is what it adds to the
     // completion, null until that is known.
     this.tokens = [];
-    this.released = 0; // tokens whose piece is known
+    this.released = 0; // tokens whose piece is known; a stop string cuts off those behind
     this.usage = null;
     this.finishReason = null;
     this.accepted = 0;
@@ -60,7 +60,7 @@ export class Run {
       this._assigned = ends[index];
       this.tokens[this.released++].piece = characters.join("");
     });
-    if (choice.finish_reason) this._finish(choice.finish_reason);
+    this.finishReason = choice.finish_reason;
   }
 
   _addRound(report) {
@@ -80,11 +80,6 @@ export class Run {
     this.proposed += round.tree.token_ids.length;
     this.draftMs += round.draft_wait_ms;
     this.verifyMs += round.verify_ms;
-  }
-
-  _finish(reason) {
-    this.finishReason = reason;
-    this.tokens.length = this.released; // what a stop string cut off
   }
 }
 
