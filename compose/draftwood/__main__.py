@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from draftwood import demo, generate, health, train, up
+from draftwood import demo, generate, health, top, train, up
 from draftwood.bench import command as bench
 from draftwood.simulation import command as simulate
 
@@ -28,6 +28,7 @@ def _parser() -> argparse.ArgumentParser:
         ("up", up, "start gateway, verifier and drafter on this machine"),
         ("health", health, "ask a service whether it serves; the answer is the exit code"),
         ("generate", generate, "continue a prompt, streaming the text"),
+        ("top", top, "watch a verifier: requests, tokens a second, accepted length, drafters, KV use"),
         ("demo", demo, "compare plain, chain and tree decoding on the embedded pair"),
         ("bench", bench, "measure speed and latency under load"),
         ("simulate", simulate, "predict speed under load on other hardware"),

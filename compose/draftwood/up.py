@@ -12,6 +12,7 @@ from draftwood_wire.errors import DraftwoodError
 
 DEFAULT_GRPC = "127.0.0.1:50051"
 DEFAULT_HTTP = "127.0.0.1:8000"
+DEFAULT_VERIFIER = "127.0.0.1:50052"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-drafter", action="store_true", help="decode plainly")
     parser.add_argument("--grpc", default=DEFAULT_GRPC, help="gateway's gRPC address; port 0 takes a free one")
     parser.add_argument("--http", default=DEFAULT_HTTP, help="gateway's OpenAI-compatible address")
-    parser.add_argument("--verifier", default=FREE_PORT, help="verifier's address")
+    parser.add_argument("--verifier", default=DEFAULT_VERIFIER, help="verifier's address")
     parser.add_argument("--drafter", default=FREE_PORT, help="drafter's address")
     parser.add_argument("--model-name", default="draftwood", help="what clients call the model")
     parser.add_argument("--node-limit", type=int, default=tuning.NODE_LIMIT, help="tree nodes when requests don't say")
@@ -63,7 +64,7 @@ def _options(arguments: argparse.Namespace) -> StackOptions:
 
 
 def _print_addresses(stack: Stack) -> None:
-    print(f"gateway   gRPC {stack.grpc}   HTTP http://{stack.http}/v1")
+    print(f"gateway   gRPC {stack.grpc}   HTTP http://{stack.http}/v1   playground http://{stack.http}/")
     print(f"verifier  gRPC {stack.verifier.addresses['address']}")
     if stack.drafter is not None:
         print(f"drafter   gRPC {stack.drafter.addresses['address']}")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from draftwood_gateway.requests import ChatPrompt, GenerationRequest, TextPrompt
+from draftwood_gateway.rounds import Round, TextRound, with_texts
 from draftwood_gateway.text_stream import TextPiece, TextStream
 from draftwood_gateway.token_stream import TokenStream
 from draftwood_gateway.tokenization import TextTokenizer
@@ -25,10 +26,13 @@ class FinishReason(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class TextDelta:
-    """Text since the last one and the ids behind it; `finish_reason` and `usage` on the last one only."""
+    """Text since the last one, the ids behind it and where each of them ends in the whole text; `finish_reason` and
+    `usage` on the last one only. `rounds` is None when the request does not report them."""
 
     text: str
     token_ids: list[int]
+    text_ends: list[int]
+    rounds: list[TextRound] | None
     finish_reason: FinishReason | None = None
     usage: Usage | None = None
 
@@ -37,6 +41,8 @@ class TextDelta:
 class Completion:
     text: str
     token_ids: list[int]
+    text_ends: list[int]
+    rounds: list[TextRound] | None
     finish_reason: FinishReason
     usage: Usage
 
@@ -95,27 +101,39 @@ class Generator:
             async for batch in batches:
                 piece = text.push(batch.token_ids)
                 if batch.finished and not text.stopped:
-                    rest = text.finish()
-                    piece = TextPiece(text=piece.text + rest.text, token_ids=piece.token_ids + rest.token_ids)
+                    piece = piece.plus(text.finish())
+                rounds = self._rounds(batch.rounds) if admitted.request.report_rounds else None
                 if batch.finished or text.stopped:
-                    yield _last_delta(piece, text, batch.usage)
+                    yield _last_delta(piece, rounds, text, batch.usage)
                     return
-                if piece.text or piece.token_ids:
-                    yield TextDelta(text=piece.text, token_ids=piece.token_ids)
+                if piece.text or piece.token_ids or rounds:
+                    yield _delta(piece, rounds)
 
     async def complete(self, admitted: AdmittedRequest) -> Completion:
         """The same as one answer."""
         parts: list[str] = []
         token_ids: list[int] = []
+        text_ends: list[int] = []
+        rounds: list[TextRound] = []
         async with aclosing(self.stream(admitted)) as deltas:
             async for delta in deltas:
                 parts.append(delta.text)
                 token_ids += delta.token_ids
+                text_ends += delta.text_ends
+                rounds += delta.rounds or ()
         assert delta.finish_reason is not None, "the last delta says how it ended"
         assert delta.usage is not None, "the last delta says what it cost"
         return Completion(
-            text="".join(parts), token_ids=token_ids, finish_reason=delta.finish_reason, usage=delta.usage
+            text="".join(parts),
+            token_ids=token_ids,
+            text_ends=text_ends,
+            rounds=rounds if admitted.request.report_rounds else None,
+            finish_reason=delta.finish_reason,
+            usage=delta.usage,
         )
+
+    def _rounds(self, rounds: list[Round]) -> list[TextRound]:
+        return [with_texts(entry, self._tokenizer.token_text) for entry in rounds]
 
     async def _tokenise(self, request: GenerationRequest) -> list[int]:
         prompt = request.prompt
@@ -157,10 +175,13 @@ def _max_tokens(request: GenerationRequest, room: int) -> int | None:
     return request.max_tokens
 
 
-def _last_delta(piece: TextPiece, text: TextStream, usage: Usage) -> TextDelta:
-    return TextDelta(
-        text=piece.text,
-        token_ids=piece.token_ids,
+def _delta(piece: TextPiece, rounds: list[TextRound] | None) -> TextDelta:
+    return TextDelta(text=piece.text, token_ids=piece.token_ids, text_ends=piece.ends, rounds=rounds)
+
+
+def _last_delta(piece: TextPiece, rounds: list[TextRound] | None, text: TextStream, usage: Usage) -> TextDelta:
+    return replace(
+        _delta(piece, rounds),
         finish_reason=FinishReason.STOP if text.stopped else FinishReason.LENGTH,
         usage=replace(usage, completion_tokens=text.token_count),
     )

@@ -7,6 +7,7 @@ from functools import reduce
 from typing import Any
 
 from draftwood_gateway.generation import Completion, TextDelta
+from draftwood_gateway.rounds import TextRound
 from draftwood_gateway.usage import Usage
 
 _FIELD = re.compile(r"([A-Za-z_][\w.]*): ")
@@ -19,13 +20,13 @@ class CompletionShape:
     prefix = "cmpl-"
 
     def choice(self, index: int, completion: Completion) -> dict[str, Any]:
-        return _choice(index, completion.finish_reason.value, text=completion.text)
+        return _choice(index, completion.finish_reason.value, text=completion.text, **_extension(completion))
 
     def first_chunks(self, index: int) -> list[dict[str, Any]]:  # noqa: ARG002
         return []
 
     def delta(self, index: int, delta: TextDelta) -> dict[str, Any]:
-        return _choice(index, _reason(delta), text=delta.text)
+        return _choice(index, _reason(delta), text=delta.text, **_extension(delta))
 
 
 class ChatShape:
@@ -37,13 +38,14 @@ class ChatShape:
 
     def choice(self, index: int, completion: Completion) -> dict[str, Any]:
         message = {"role": "assistant", "content": completion.text}
-        return _choice(index, completion.finish_reason.value, message=message)
+        return _choice(index, completion.finish_reason.value, message=message, **_extension(completion))
 
     def first_chunks(self, index: int) -> list[dict[str, Any]]:
         return [_choice(index, None, delta={"role": "assistant", "content": ""})]
 
     def delta(self, index: int, delta: TextDelta) -> dict[str, Any]:
-        return _choice(index, _reason(delta), delta={"content": delta.text} if delta.text else {})
+        content = {"content": delta.text} if delta.text else {}
+        return _choice(index, _reason(delta), delta=content, **_extension(delta))
 
 
 Shape = CompletionShape | ChatShape
@@ -88,6 +90,34 @@ def model_body(name: str, created: int) -> dict[str, Any]:
 
 def _choice(index: int, finish_reason: str | None, **content: Any) -> dict[str, Any]:
     return {"index": index, **content, "logprobs": None, "finish_reason": finish_reason}
+
+
+def _extension(part: TextDelta | Completion) -> dict[str, Any]:
+    """The choice's `draftwood` object, for requests that report their rounds."""
+    if part.rounds is None:
+        return {}
+    rounds = [_round_body(entry) for entry in part.rounds]
+    return {"draftwood": {"token_ids": part.token_ids, "text_ends": part.text_ends, "rounds": rounds}}
+
+
+def _round_body(entry: TextRound) -> dict[str, Any]:
+    told = entry.round
+    return {
+        "round": told.number,
+        "kind": told.kind,
+        "base_len": told.base_len,
+        "tree": {
+            "token_ids": told.node_ids,
+            "parents": told.parents,
+            "log_probs": told.log_probs,
+            "texts": entry.node_texts,
+        },
+        "path": told.path,
+        "token_ids": told.token_ids,
+        "texts": entry.token_texts,
+        "draft_wait_ms": told.draft_wait_ms,
+        "verify_ms": told.verify_ms,
+    }
 
 
 def _reason(delta: TextDelta) -> str | None:

@@ -31,6 +31,7 @@ from draftwood_gateway.openai_answers import (
     usage_body,
 )
 from draftwood_gateway.openai_schema import ChatBody, CompletionBody, validation_message
+from draftwood_gateway.page import page_routes
 from draftwood_gateway.requests import GenerationRequest
 from draftwood_wire.errors import (
     DraftwoodError,
@@ -65,6 +66,7 @@ def openai_app(generator: Generator, keys: ApiKeys) -> Starlette:
             Route("/v1/models", routes.models, methods=["GET"]),
             Route("/v1/models/{name:path}", routes.model, methods=["GET"]),
             Route("/healthz", routes.healthz, methods=["GET"]),
+            *page_routes(),
         ],
         middleware=[Middleware(HttpKeys, keys=keys, refusal=_draftwood_error)],
         exception_handlers={
@@ -149,7 +151,7 @@ class _Routes:
                         for choice_index in range(len(admitted)):
                             for choice in shape.first_chunks(choice_index):
                                 yield event([choice])
-                    if delta.text or delta.finish_reason is not None:
+                    if delta.text or delta.rounds or delta.finish_reason is not None:
                         yield event([shape.delta(index, delta)])
                     if delta.usage is not None:
                         usages.append(delta.usage)

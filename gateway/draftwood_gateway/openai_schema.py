@@ -73,6 +73,12 @@ class StreamOptions(BaseModel):
     include_usage: bool = False
 
 
+class Extensions(BaseModel):
+    """What only this server has: `rounds` adds the round reports to each choice."""
+
+    rounds: bool = False
+
+
 class _GenerationBody(BaseModel):
     """What both endpoints share; null stands for absent."""
 
@@ -92,6 +98,7 @@ class _GenerationBody(BaseModel):
     ignore_eos: bool | None = None
     speculation: Literal["off", "chain", "tree", "auto"] | None = None
     node_limit: StrictInt | None = None
+    draftwood: Extensions | None = None
 
     @property
     def include_usage(self) -> bool:
@@ -109,6 +116,7 @@ class _GenerationBody(BaseModel):
             ignore_eos=bool(self.ignore_eos),
             speculation=SpeculationMode(self.speculation or "default"),
             node_limit=self.node_limit or 0,
+            report_rounds=self.draftwood is not None and self.draftwood.rounds,
             request_id=request_id,
             traceparent=traceparent,
         )

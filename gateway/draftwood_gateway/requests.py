@@ -79,6 +79,7 @@ class GenerationRequest:
     ignore_eos: bool = False
     speculation: SpeculationMode = SpeculationMode.DEFAULT
     node_limit: int = 0
+    report_rounds: bool = False
     request_id: str = ""
     traceparent: str = ""
 

@@ -17,17 +17,19 @@ from draftwood_gateway.requests import (
     TextPrompt,
     TokenPrompt,
 )
+from draftwood_gateway.rounds import TextRound
 from draftwood_gateway.usage import Usage
 from draftwood_wire.errors import DraftwoodError, InvalidRequest, status_of
 from draftwood_wire.telemetry import traceparent_of
 from draftwood_wire.v1 import gateway_service_pb2 as pb
-from draftwood_wire.v1 import sampling_pb2
+from draftwood_wire.v1 import sampling_pb2, tree_pb2
 from draftwood_wire.v1.gateway_service_pb2_grpc import GatewayServiceServicer
 from draftwood_wire.v1.verifier_service_pb2 import (
     FINISH_REASON_LENGTH,
     FINISH_REASON_STOP,
     FINISH_REASON_UNSPECIFIED,
     GenerateUsage,
+    RoundReport,
 )
 
 _MODES = {
@@ -77,6 +79,8 @@ class GatewayServicer(GatewayServiceServicer):
             token_ids=completion.token_ids,
             finish_reason=_FINISH_REASONS[completion.finish_reason],
             usage=_usage_message(completion.usage),
+            rounds=map(_round_message, completion.rounds or ()),
+            text_ends=completion.text_ends if completion.rounds is not None else None,
         )
 
     async def ListModels(self, request: pb.ListModelsRequest, context: object) -> pb.ListModelsResponse:  # noqa: ARG002, N802
@@ -113,6 +117,7 @@ def _request_of(message: pb.TextRequest, traceparent: str) -> GenerationRequest:
         ignore_eos=message.ignore_eos,
         speculation=mode,
         node_limit=message.speculation.node_limit,
+        report_rounds=message.report_rounds,
         request_id=uuid4().hex,
         traceparent=traceparent,
     )
@@ -136,7 +141,23 @@ def _response_of(delta: TextDelta) -> pb.GenerateStreamResponse:
         token_ids=delta.token_ids,
         finish_reason=_FINISH_REASONS[delta.finish_reason],
         usage=None if delta.usage is None else _usage_message(delta.usage),
+        rounds=map(_round_message, delta.rounds or ()),
+        text_ends=delta.text_ends if delta.rounds is not None else None,
     )
+
+
+def _round_message(entry: TextRound) -> pb.TextRound:
+    told = entry.round
+    report = RoundReport(
+        round=told.number,
+        base_len=told.base_len,
+        tree=tree_pb2.TokenTree(token_ids=told.node_ids, parents=told.parents, log_probs=told.log_probs),
+        path=told.path,
+        token_ids=told.token_ids,
+        draft_wait_ms=told.draft_wait_ms,
+        verify_ms=told.verify_ms,
+    )
+    return pb.TextRound(report=report, node_texts=entry.node_texts, token_texts=entry.token_texts)
 
 
 def _usage_message(usage: Usage) -> GenerateUsage:

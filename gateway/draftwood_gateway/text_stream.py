@@ -11,8 +11,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class TextPiece:
+    """`ends` says for each id where it ends in the whole text, in characters. A character that several tokens make up
+    belongs to the first of them; behind a stop string there is no text."""
+
     text: str
     token_ids: list[int]
+    ends: list[int]
+
+    def plus(self, later: "TextPiece") -> "TextPiece":
+        return TextPiece(
+            text=self.text + later.text, token_ids=self.token_ids + later.token_ids, ends=self.ends + later.ends
+        )
 
 
 class TextStream:
@@ -70,10 +79,12 @@ class TextStream:
         end = len(self._held) - (0 if everything else self._partial_stop())
         text, self._held = self._held[:end], self._held[end:]
         self._released += len(text)
-        token_ids = []
+        token_ids, ends = [], []
         while self._held_ids and (everything or self._held_ids[0][1] <= self._released):
-            token_ids.append(self._held_ids.popleft()[0])
-        return TextPiece(text=text, token_ids=token_ids)
+            token_id, token_end = self._held_ids.popleft()
+            token_ids.append(token_id)
+            ends.append(min(token_end, self._released))
+        return TextPiece(text=text, token_ids=token_ids, ends=ends)
 
     def _partial_stop(self) -> int:
         """Length of the longest end of the held text that a stop string starts with."""

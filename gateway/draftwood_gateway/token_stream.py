@@ -12,6 +12,7 @@ import grpc
 import grpc.aio
 
 from draftwood_gateway.requests import GenerationRequest, SpeculationMode
+from draftwood_gateway.rounds import Round
 from draftwood_gateway.usage import Usage
 from draftwood_gateway.verifier_pool import Verifier, VerifierPool
 from draftwood_wire.errors import DraftwoodError, Unavailable, error_of
@@ -42,9 +43,11 @@ _MODES = {
 
 @dataclass(frozen=True, kw_only=True)
 class TokenBatch:
-    """Tokens committed since the last one; `finished` and final figures in `usage` on the last one only."""
+    """Tokens committed since the last one, and their rounds if the request reports them; `finished` and final figures
+    in `usage` on the last one only."""
 
     token_ids: list[int]
+    rounds: list[Round]
     finished: bool
     usage: Usage
 
@@ -83,7 +86,7 @@ class TokenStream:
                     if broken.code() not in _BROKEN and not self._has_room_elsewhere(broken.code(), verifier):
                         raise error from broken
             if len(self._tokens) >= (self._request.max_tokens or self._room):
-                yield TokenBatch(token_ids=[], finished=True, usage=self._usage)
+                yield TokenBatch(token_ids=[], rounds=[], finished=True, usage=self._usage)
                 return
             await self._count_failure(verifier, error)
 
@@ -111,7 +114,10 @@ class TokenStream:
                 attempt = _usage_of(response, attempt)
                 self._usage = before.plus(attempt)
                 finished = response.finish_reason != pb.FINISH_REASON_UNSPECIFIED
-                yield TokenBatch(token_ids=list(response.token_ids), finished=finished, usage=self._usage)
+                rounds = [_round_of(report) for report in response.rounds]
+                yield TokenBatch(
+                    token_ids=list(response.token_ids), rounds=rounds, finished=finished, usage=self._usage
+                )
         finally:
             call.cancel()
 
@@ -145,6 +151,7 @@ class TokenStream:
             speculation=sampling_pb2.SpeculationParams(
                 mode=_MODES[self._request.speculation], node_limit=self._request.node_limit
             ),
+            report_rounds=self._request.report_rounds,
         )
 
 
@@ -152,6 +159,20 @@ def _error_of(broken: grpc.aio.AioRpcError) -> DraftwoodError:
     """What the client is told. Without a class of its own the status is named once, at the client."""
     known = error_of(broken.code(), broken.details() or "")
     return DraftwoodError(broken.details() or broken.code().name) if type(known) is DraftwoodError else known
+
+
+def _round_of(report: pb.RoundReport) -> Round:
+    return Round(
+        number=report.round,
+        base_len=report.base_len,
+        node_ids=list(report.tree.token_ids),
+        parents=list(report.tree.parents),
+        log_probs=list(report.tree.log_probs),
+        path=list(report.path),
+        token_ids=list(report.token_ids),
+        draft_wait_ms=report.draft_wait_ms,
+        verify_ms=report.verify_ms,
+    )
 
 
 def _usage_of(response: pb.GenerateResponse, so_far: Usage) -> Usage:

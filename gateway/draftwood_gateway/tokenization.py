@@ -22,6 +22,11 @@ class TextTokenizer:
         self._tokenizer = tokenizer
         self._chat_template = chat_template
 
+    def token_text(self, token_id: int) -> str:
+        """A token on its own: bytes that are no character as \\xNN, special tokens by their name."""
+        piece = self.pieces[token_id] if token_id < len(self.pieces) else b""
+        return piece.decode(errors="backslashreplace") or self._tokenizer.id_to_token(token_id) or f"<{token_id}>"
+
     def encode(self, text: str) -> list[int]:
         """The ids of a plain prompt, with the special tokens that the tokenizer itself adds (BOS)."""
         return self._encode(text, add_special_tokens=True)

@@ -20,7 +20,8 @@ STOP_S = 30.0
 @contextmanager
 def launched() -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A launcher whose services are healthy, and what it printed until then."""
-    command = [sys.executable, "-m", "draftwood", "up", "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"]
+    addresses = [word for flag in ("--grpc", "--http", "--verifier") for word in (flag, "127.0.0.1:0")]
+    command = [sys.executable, "-m", "draftwood", "up", *addresses]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:

@@ -11,6 +11,7 @@ import grpc.aio
 from draftwood_wire.tls import ServerTls
 from draftwood_wire.transport import PLAINTEXT_SERVER, Server
 from draftwood_wire.v1 import verifier_service_pb2 as pb
+from draftwood_wire.v1.tree_pb2 import TokenTree
 from draftwood_wire.v1.verifier_service_pb2_grpc import (
     VerifierServiceServicer,
     add_VerifierServiceServicer_to_server,
@@ -95,6 +96,7 @@ class FakeVerifier(VerifierServiceServicer):
                 seed=(request.sampling.seed if request.sampling.HasField("seed") else 77) if index == 0 else None,
                 finish_reason=reason if last else pb.FINISH_REASON_UNSPECIFIED,
                 usage=self._usage(request, sent, index) if last else None,
+                rounds=[_report(request, index, sent, tokens)] if request.report_rounds else (),
             )
             if self.hold:
                 await asyncio.Event().wait()
@@ -126,6 +128,24 @@ class FakeVerifier(VerifierServiceServicer):
             proposed_nodes=rounds * 4,
             accepted_nodes=max(0, completion - 1 - rounds),
         )
+
+
+def _report(request: pb.GenerateRequest, index: int, sent: int, tokens: list[int]) -> pb.RoundReport:
+    """A message as one round: the first from prefill, later ones a chain of its tokens, the last one wrong."""
+    nodes = len(tokens) if index else 0
+    return pb.RoundReport(
+        round=index,
+        base_len=len(request.prompt_token_ids) + sent - len(tokens),
+        tree=TokenTree(
+            token_ids=[*tokens[:-1], 5][:nodes],
+            parents=range(nodes),
+            log_probs=[-0.5 * (i + 1) for i in range(nodes)],
+        ),
+        path=range(len(tokens)),
+        token_ids=tokens,
+        draft_wait_ms=2.5 if index else 0.0,
+        verify_ms=7.5,
+    )
 
 
 @asynccontextmanager

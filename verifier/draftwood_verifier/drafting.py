@@ -27,6 +27,7 @@ _PROBED = 2
 class DrafterLink(Drafter, Protocol):
     """The way to one connected drafter. No method blocks or raises; a link that fails takes itself out later."""
 
+    drafter_id: str
     sessions: dict[int, Sequence]
 
     @property

@@ -7,10 +7,14 @@ from typing import Any, NoReturn
 import grpc
 
 from draftwood_verifier.admission import Limits, admit
+from draftwood_verifier.drafting import DrafterLink
 from draftwood_verifier.engine import Engine, StepFailed
+from draftwood_verifier.load_counters import LoadCounters
+from draftwood_verifier.round_reports import RoundLog, RoundReport
 from draftwood_verifier.sequence import FinishReason, Sequence
 from draftwood_wire.errors import DraftwoodError, Unavailable, status_of
 from draftwood_wire.telemetry import traceparent_of
+from draftwood_wire.tree import tree_to_proto
 from draftwood_wire.v1 import verifier_service_pb2 as pb
 from draftwood_wire.v1 import verifier_service_pb2_grpc
 
@@ -28,6 +32,9 @@ class VerifierServicer(verifier_service_pb2_grpc.VerifierServiceServicer):
         self._speculate = speculate
         self._limits = limits
         self._info = info
+        self._counters = LoadCounters()
+        engine.observers.append(self._counters)
+        self._round_log = RoundLog(engine)
         self._ids = itertools.count(1)
         self._draining = False
 
@@ -42,12 +49,13 @@ class VerifierServicer(verifier_service_pb2_grpc.VerifierServiceServicer):
         except DraftwoodError as error:
             await _abort(context, error)
         try:
-            await _stream(sequence, context)
+            await self._stream(sequence, context)
         except StepFailed as error:
             await context.abort(grpc.StatusCode.INTERNAL, str(error))
         finally:
             # Also reached when the client has gone: grpc cancels the handler.
             self._engine.cancel(sequence)
+            self._round_log.forget(sequence.session_id)
 
     async def Speculate(  # type: ignore[override]  # noqa: N802
         self, request_iterator: AsyncIterator[pb.SpeculateRequest], context: Context
@@ -63,7 +71,7 @@ class VerifierServicer(verifier_service_pb2_grpc.VerifierServiceServicer):
 
     async def GetLoad(self, request: pb.GetLoadRequest, context: Context) -> pb.GetLoadResponse:  # noqa: N802
         del request, context
-        scheduler, drafters = self._engine.scheduler, self._engine.drafters
+        scheduler, drafters, counters = self._engine.scheduler, self._engine.drafters, self._counters
         return pb.GetLoadResponse(
             running_requests=len(scheduler.running),
             waiting_requests=len(scheduler.waiting),
@@ -74,6 +82,16 @@ class VerifierServicer(verifier_service_pb2_grpc.VerifierServiceServicer):
             refused_proposals=drafters.counters.refused,
             stale_proposals=drafters.counters.stale,
             drafted_sessions=sum(len(link.sessions) for link in drafters.links),
+            steps=self._engine.steps,
+            first_tokens=counters.first_tokens,
+            rounds=counters.rounds,
+            speculative_rounds=counters.speculative_rounds,
+            proposed_nodes=counters.proposed_nodes,
+            accepted_nodes=counters.accepted_nodes,
+            rerooted_proposals=drafters.counters.rerooted,
+            last_step_nodes=counters.last_step_nodes,
+            last_step_requests=counters.last_step_requests,
+            drafter_loads=[_drafter_load(link) for link in drafters.links],
         )
 
     def _submit(self, request: pb.GenerateRequest, context: Context) -> Sequence:
@@ -86,21 +104,42 @@ class VerifierServicer(verifier_service_pb2_grpc.VerifierServiceServicer):
             traceparent=traceparent_of(context.invocation_metadata()),
         )
         self._engine.submit(sequence)
+        if request.report_rounds:
+            self._round_log.watch(sequence.session_id)
         return sequence
 
-
-async def _stream(sequence: Sequence, context: Context) -> None:
-    """Send tokens as they come; the seed with the first ones, the reason with the last ones."""
-    seed: int | None = sequence.sampling.seed
-    while True:
-        message = pb.GenerateResponse(token_ids=await sequence.output.take(), seed=seed, usage=_usage(sequence))
-        seed = None
-        if sequence.output.finish_reason is None:
+    async def _stream(self, sequence: Sequence, context: Context) -> None:
+        """Send tokens as they come; the seed with the first ones, the reason with the last ones."""
+        seed: int | None = sequence.sampling.seed
+        while True:
+            message = pb.GenerateResponse(token_ids=await sequence.output.take(), seed=seed, usage=_usage(sequence))
+            message.rounds.extend(map(_round_message, self._round_log.take(sequence.session_id)))
+            seed = None
+            if sequence.output.finish_reason is None:
+                await context.write(message)
+                continue
+            message.finish_reason = _FINISH[sequence.output.finish_reason]
             await context.write(message)
-            continue
-        message.finish_reason = _FINISH[sequence.output.finish_reason]
-        await context.write(message)
-        return
+            return
+
+
+def _round_message(report: RoundReport) -> pb.RoundReport:
+    commit = report.commit
+    return pb.RoundReport(
+        round=commit.round,
+        base_len=commit.base_len,
+        tree=tree_to_proto(commit.tree),
+        path=commit.nodes,
+        token_ids=commit.tokens,
+        draft_wait_ms=report.draft_wait_ms,
+        verify_ms=report.verify_ms,
+    )
+
+
+def _drafter_load(link: DrafterLink) -> pb.DrafterLoad:
+    return pb.DrafterLoad(
+        drafter_id=link.drafter_id, sessions=len(link.sessions), late=link.late, node_limit=link.node_limit
+    )
 
 
 def _usage(sequence: Sequence) -> pb.GenerateUsage:

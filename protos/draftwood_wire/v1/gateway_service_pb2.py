@@ -26,7 +26,7 @@ from draftwood_wire.v1 import sampling_pb2 as draftwood__wire_dot_v1_dot_samplin
 from draftwood_wire.v1 import verifier_service_pb2 as draftwood__wire_dot_v1_dot_verifier__service__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'draftwood_wire/v1/gateway_service.proto\x12\x11\x64raftwood_wire.v1\x1a draftwood_wire/v1/sampling.proto\x1a(draftwood_wire/v1/verifier_service.proto\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"@\n\x0c\x43hatMessages\x12\x30\n\x08messages\x18\x01 \x03(\x0b\x32\x1e.draftwood_wire.v1.ChatMessage\"\x1d\n\x08TokenIds\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\"\xf0\x02\n\x0bTextRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x10\n\x06prompt\x18\x02 \x01(\tH\x00\x12/\n\x04\x63hat\x18\x03 \x01(\x0b\x32\x1f.draftwood_wire.v1.ChatMessagesH\x00\x12\x34\n\rprompt_tokens\x18\x04 \x01(\x0b\x32\x1b.draftwood_wire.v1.TokenIdsH\x00\x12\x33\n\x08sampling\x18\x05 \x01(\x0b\x32!.draftwood_wire.v1.SamplingParams\x12\x17\n\nmax_tokens\x18\x06 \x01(\x05H\x01\x88\x01\x01\x12\x0c\n\x04stop\x18\x07 \x03(\t\x12\x16\n\x0estop_token_ids\x18\x08 \x03(\r\x12\x12\n\nignore_eos\x18\t \x01(\x08\x12\x39\n\x0bspeculation\x18\n \x01(\x0b\x32$.draftwood_wire.v1.SpeculationParamsB\x07\n\x05inputB\r\n\x0b_max_tokens\"H\n\x15GenerateStreamRequest\x12/\n\x07request\x18\x01 \x01(\x0b\x32\x1e.draftwood_wire.v1.TextRequest\"\xa2\x01\n\x16GenerateStreamResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12\x36\n\rfinish_reason\x18\x03 \x01(\x0e\x32\x1f.draftwood_wire.v1.FinishReason\x12/\n\x05usage\x18\x04 \x01(\x0b\x32 .draftwood_wire.v1.GenerateUsage\"P\n\x1dGatewayServiceGenerateRequest\x12/\n\x07request\x18\x01 \x01(\x0b\x32\x1e.draftwood_wire.v1.TextRequest\"\xaa\x01\n\x1eGatewayServiceGenerateResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12\x36\n\rfinish_reason\x18\x03 \x01(\x0e\x32\x1f.draftwood_wire.v1.FinishReason\x12/\n\x05usage\x18\x04 \x01(\x0b\x32 .draftwood_wire.v1.GenerateUsage\"\x13\n\x11ListModelsRequest\"$\n\x12ListModelsResponse\x12\x0e\n\x06models\x18\x01 \x03(\t2\xc5\x02\n\x0eGatewayService\x12g\n\x0eGenerateStream\x12(.draftwood_wire.v1.GenerateStreamRequest\x1a).draftwood_wire.v1.GenerateStreamResponse0\x01\x12o\n\x08Generate\x12\x30.draftwood_wire.v1.GatewayServiceGenerateRequest\x1a\x31.draftwood_wire.v1.GatewayServiceGenerateResponse\x12Y\n\nListModels\x12$.draftwood_wire.v1.ListModelsRequest\x1a%.draftwood_wire.v1.ListModelsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'draftwood_wire/v1/gateway_service.proto\x12\x11\x64raftwood_wire.v1\x1a draftwood_wire/v1/sampling.proto\x1a(draftwood_wire/v1/verifier_service.proto\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"@\n\x0c\x43hatMessages\x12\x30\n\x08messages\x18\x01 \x03(\x0b\x32\x1e.draftwood_wire.v1.ChatMessage\"\x1d\n\x08TokenIds\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\"\x87\x03\n\x0bTextRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x10\n\x06prompt\x18\x02 \x01(\tH\x00\x12/\n\x04\x63hat\x18\x03 \x01(\x0b\x32\x1f.draftwood_wire.v1.ChatMessagesH\x00\x12\x34\n\rprompt_tokens\x18\x04 \x01(\x0b\x32\x1b.draftwood_wire.v1.TokenIdsH\x00\x12\x33\n\x08sampling\x18\x05 \x01(\x0b\x32!.draftwood_wire.v1.SamplingParams\x12\x17\n\nmax_tokens\x18\x06 \x01(\x05H\x01\x88\x01\x01\x12\x0c\n\x04stop\x18\x07 \x03(\t\x12\x16\n\x0estop_token_ids\x18\x08 \x03(\r\x12\x12\n\nignore_eos\x18\t \x01(\x08\x12\x39\n\x0bspeculation\x18\n \x01(\x0b\x32$.draftwood_wire.v1.SpeculationParams\x12\x15\n\rreport_rounds\x18\x0b \x01(\x08\x42\x07\n\x05inputB\r\n\x0b_max_tokens\"d\n\tTextRound\x12.\n\x06report\x18\x01 \x01(\x0b\x32\x1e.draftwood_wire.v1.RoundReport\x12\x12\n\nnode_texts\x18\x02 \x03(\t\x12\x13\n\x0btoken_texts\x18\x03 \x03(\t\"H\n\x15GenerateStreamRequest\x12/\n\x07request\x18\x01 \x01(\x0b\x32\x1e.draftwood_wire.v1.TextRequest\"\xe3\x01\n\x16GenerateStreamResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12\x36\n\rfinish_reason\x18\x03 \x01(\x0e\x32\x1f.draftwood_wire.v1.FinishReason\x12/\n\x05usage\x18\x04 \x01(\x0b\x32 .draftwood_wire.v1.GenerateUsage\x12,\n\x06rounds\x18\x05 \x03(\x0b\x32\x1c.draftwood_wire.v1.TextRound\x12\x11\n\ttext_ends\x18\x06 \x03(\r\"P\n\x1dGatewayServiceGenerateRequest\x12/\n\x07request\x18\x01 \x01(\x0b\x32\x1e.draftwood_wire.v1.TextRequest\"\xeb\x01\n\x1eGatewayServiceGenerateResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12\x36\n\rfinish_reason\x18\x03 \x01(\x0e\x32\x1f.draftwood_wire.v1.FinishReason\x12/\n\x05usage\x18\x04 \x01(\x0b\x32 .draftwood_wire.v1.GenerateUsage\x12,\n\x06rounds\x18\x05 \x03(\x0b\x32\x1c.draftwood_wire.v1.TextRound\x12\x11\n\ttext_ends\x18\x06 \x03(\r\"\x13\n\x11ListModelsRequest\"$\n\x12ListModelsResponse\x12\x0e\n\x06models\x18\x01 \x03(\t2\xc5\x02\n\x0eGatewayService\x12g\n\x0eGenerateStream\x12(.draftwood_wire.v1.GenerateStreamRequest\x1a).draftwood_wire.v1.GenerateStreamResponse0\x01\x12o\n\x08Generate\x12\x30.draftwood_wire.v1.GatewayServiceGenerateRequest\x1a\x31.draftwood_wire.v1.GatewayServiceGenerateResponse\x12Y\n\nListModels\x12$.draftwood_wire.v1.ListModelsRequest\x1a%.draftwood_wire.v1.ListModelsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,19 +40,21 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TOKENIDS']._serialized_start=250
   _globals['_TOKENIDS']._serialized_end=279
   _globals['_TEXTREQUEST']._serialized_start=282
-  _globals['_TEXTREQUEST']._serialized_end=650
-  _globals['_GENERATESTREAMREQUEST']._serialized_start=652
-  _globals['_GENERATESTREAMREQUEST']._serialized_end=724
-  _globals['_GENERATESTREAMRESPONSE']._serialized_start=727
-  _globals['_GENERATESTREAMRESPONSE']._serialized_end=889
-  _globals['_GATEWAYSERVICEGENERATEREQUEST']._serialized_start=891
-  _globals['_GATEWAYSERVICEGENERATEREQUEST']._serialized_end=971
-  _globals['_GATEWAYSERVICEGENERATERESPONSE']._serialized_start=974
-  _globals['_GATEWAYSERVICEGENERATERESPONSE']._serialized_end=1144
-  _globals['_LISTMODELSREQUEST']._serialized_start=1146
-  _globals['_LISTMODELSREQUEST']._serialized_end=1165
-  _globals['_LISTMODELSRESPONSE']._serialized_start=1167
-  _globals['_LISTMODELSRESPONSE']._serialized_end=1203
-  _globals['_GATEWAYSERVICE']._serialized_start=1206
-  _globals['_GATEWAYSERVICE']._serialized_end=1531
+  _globals['_TEXTREQUEST']._serialized_end=673
+  _globals['_TEXTROUND']._serialized_start=675
+  _globals['_TEXTROUND']._serialized_end=775
+  _globals['_GENERATESTREAMREQUEST']._serialized_start=777
+  _globals['_GENERATESTREAMREQUEST']._serialized_end=849
+  _globals['_GENERATESTREAMRESPONSE']._serialized_start=852
+  _globals['_GENERATESTREAMRESPONSE']._serialized_end=1079
+  _globals['_GATEWAYSERVICEGENERATEREQUEST']._serialized_start=1081
+  _globals['_GATEWAYSERVICEGENERATEREQUEST']._serialized_end=1161
+  _globals['_GATEWAYSERVICEGENERATERESPONSE']._serialized_start=1164
+  _globals['_GATEWAYSERVICEGENERATERESPONSE']._serialized_end=1399
+  _globals['_LISTMODELSREQUEST']._serialized_start=1401
+  _globals['_LISTMODELSREQUEST']._serialized_end=1420
+  _globals['_LISTMODELSRESPONSE']._serialized_start=1422
+  _globals['_LISTMODELSRESPONSE']._serialized_end=1458
+  _globals['_GATEWAYSERVICE']._serialized_start=1461
+  _globals['_GATEWAYSERVICE']._serialized_end=1786
 # @@protoc_insertion_point(module_scope)

@@ -29,7 +29,7 @@ class TokenIds(_message.Message):
     def __init__(self, token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class TextRequest(_message.Message):
-    __slots__ = ("model", "prompt", "chat", "prompt_tokens", "sampling", "max_tokens", "stop", "stop_token_ids", "ignore_eos", "speculation")
+    __slots__ = ("model", "prompt", "chat", "prompt_tokens", "sampling", "max_tokens", "stop", "stop_token_ids", "ignore_eos", "speculation", "report_rounds")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     PROMPT_FIELD_NUMBER: _ClassVar[int]
     CHAT_FIELD_NUMBER: _ClassVar[int]
@@ -40,6 +40,7 @@ class TextRequest(_message.Message):
     STOP_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     IGNORE_EOS_FIELD_NUMBER: _ClassVar[int]
     SPECULATION_FIELD_NUMBER: _ClassVar[int]
+    REPORT_ROUNDS_FIELD_NUMBER: _ClassVar[int]
     model: str
     prompt: str
     chat: ChatMessages
@@ -50,7 +51,18 @@ class TextRequest(_message.Message):
     stop_token_ids: _containers.RepeatedScalarFieldContainer[int]
     ignore_eos: bool
     speculation: _sampling_pb2.SpeculationParams
-    def __init__(self, model: _Optional[str] = ..., prompt: _Optional[str] = ..., chat: _Optional[_Union[ChatMessages, _Mapping]] = ..., prompt_tokens: _Optional[_Union[TokenIds, _Mapping]] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., max_tokens: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: _Optional[bool] = ..., speculation: _Optional[_Union[_sampling_pb2.SpeculationParams, _Mapping]] = ...) -> None: ...
+    report_rounds: bool
+    def __init__(self, model: _Optional[str] = ..., prompt: _Optional[str] = ..., chat: _Optional[_Union[ChatMessages, _Mapping]] = ..., prompt_tokens: _Optional[_Union[TokenIds, _Mapping]] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., max_tokens: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: _Optional[bool] = ..., speculation: _Optional[_Union[_sampling_pb2.SpeculationParams, _Mapping]] = ..., report_rounds: _Optional[bool] = ...) -> None: ...
+
+class TextRound(_message.Message):
+    __slots__ = ("report", "node_texts", "token_texts")
+    REPORT_FIELD_NUMBER: _ClassVar[int]
+    NODE_TEXTS_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_TEXTS_FIELD_NUMBER: _ClassVar[int]
+    report: _verifier_service_pb2.RoundReport
+    node_texts: _containers.RepeatedScalarFieldContainer[str]
+    token_texts: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, report: _Optional[_Union[_verifier_service_pb2.RoundReport, _Mapping]] = ..., node_texts: _Optional[_Iterable[str]] = ..., token_texts: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class GenerateStreamRequest(_message.Message):
     __slots__ = ("request",)
@@ -59,16 +71,20 @@ class GenerateStreamRequest(_message.Message):
     def __init__(self, request: _Optional[_Union[TextRequest, _Mapping]] = ...) -> None: ...
 
 class GenerateStreamResponse(_message.Message):
-    __slots__ = ("text", "token_ids", "finish_reason", "usage")
+    __slots__ = ("text", "token_ids", "finish_reason", "usage", "rounds", "text_ends")
     TEXT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
+    ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    TEXT_ENDS_FIELD_NUMBER: _ClassVar[int]
     text: str
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     finish_reason: _verifier_service_pb2.FinishReason
     usage: _verifier_service_pb2.GenerateUsage
-    def __init__(self, text: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., finish_reason: _Optional[_Union[_verifier_service_pb2.FinishReason, str]] = ..., usage: _Optional[_Union[_verifier_service_pb2.GenerateUsage, _Mapping]] = ...) -> None: ...
+    rounds: _containers.RepeatedCompositeFieldContainer[TextRound]
+    text_ends: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, text: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., finish_reason: _Optional[_Union[_verifier_service_pb2.FinishReason, str]] = ..., usage: _Optional[_Union[_verifier_service_pb2.GenerateUsage, _Mapping]] = ..., rounds: _Optional[_Iterable[_Union[TextRound, _Mapping]]] = ..., text_ends: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class GatewayServiceGenerateRequest(_message.Message):
     __slots__ = ("request",)
@@ -77,16 +93,20 @@ class GatewayServiceGenerateRequest(_message.Message):
     def __init__(self, request: _Optional[_Union[TextRequest, _Mapping]] = ...) -> None: ...
 
 class GatewayServiceGenerateResponse(_message.Message):
-    __slots__ = ("text", "token_ids", "finish_reason", "usage")
+    __slots__ = ("text", "token_ids", "finish_reason", "usage", "rounds", "text_ends")
     TEXT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
+    ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    TEXT_ENDS_FIELD_NUMBER: _ClassVar[int]
     text: str
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     finish_reason: _verifier_service_pb2.FinishReason
     usage: _verifier_service_pb2.GenerateUsage
-    def __init__(self, text: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., finish_reason: _Optional[_Union[_verifier_service_pb2.FinishReason, str]] = ..., usage: _Optional[_Union[_verifier_service_pb2.GenerateUsage, _Mapping]] = ...) -> None: ...
+    rounds: _containers.RepeatedCompositeFieldContainer[TextRound]
+    text_ends: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, text: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., finish_reason: _Optional[_Union[_verifier_service_pb2.FinishReason, str]] = ..., usage: _Optional[_Union[_verifier_service_pb2.GenerateUsage, _Mapping]] = ..., rounds: _Optional[_Iterable[_Union[TextRound, _Mapping]]] = ..., text_ends: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ListModelsRequest(_message.Message):
     __slots__ = ()

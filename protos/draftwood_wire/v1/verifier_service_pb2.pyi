@@ -20,7 +20,7 @@ FINISH_REASON_STOP: FinishReason
 FINISH_REASON_LENGTH: FinishReason
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("request_id", "prompt_token_ids", "sampling", "max_tokens", "stop_token_ids", "ignore_eos", "speculation")
+    __slots__ = ("request_id", "prompt_token_ids", "sampling", "max_tokens", "stop_token_ids", "ignore_eos", "speculation", "report_rounds")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
@@ -28,6 +28,7 @@ class GenerateRequest(_message.Message):
     STOP_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     IGNORE_EOS_FIELD_NUMBER: _ClassVar[int]
     SPECULATION_FIELD_NUMBER: _ClassVar[int]
+    REPORT_ROUNDS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     prompt_token_ids: _containers.RepeatedScalarFieldContainer[int]
     sampling: _sampling_pb2.SamplingParams
@@ -35,19 +36,40 @@ class GenerateRequest(_message.Message):
     stop_token_ids: _containers.RepeatedScalarFieldContainer[int]
     ignore_eos: bool
     speculation: _sampling_pb2.SpeculationParams
-    def __init__(self, request_id: _Optional[str] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., max_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: _Optional[bool] = ..., speculation: _Optional[_Union[_sampling_pb2.SpeculationParams, _Mapping]] = ...) -> None: ...
+    report_rounds: bool
+    def __init__(self, request_id: _Optional[str] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., max_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: _Optional[bool] = ..., speculation: _Optional[_Union[_sampling_pb2.SpeculationParams, _Mapping]] = ..., report_rounds: _Optional[bool] = ...) -> None: ...
 
 class GenerateResponse(_message.Message):
-    __slots__ = ("token_ids", "finish_reason", "usage", "seed")
+    __slots__ = ("token_ids", "finish_reason", "usage", "seed", "rounds")
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
+    ROUNDS_FIELD_NUMBER: _ClassVar[int]
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     finish_reason: FinishReason
     usage: GenerateUsage
     seed: int
-    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., usage: _Optional[_Union[GenerateUsage, _Mapping]] = ..., seed: _Optional[int] = ...) -> None: ...
+    rounds: _containers.RepeatedCompositeFieldContainer[RoundReport]
+    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., usage: _Optional[_Union[GenerateUsage, _Mapping]] = ..., seed: _Optional[int] = ..., rounds: _Optional[_Iterable[_Union[RoundReport, _Mapping]]] = ...) -> None: ...
+
+class RoundReport(_message.Message):
+    __slots__ = ("round", "base_len", "tree", "path", "token_ids", "draft_wait_ms", "verify_ms")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    BASE_LEN_FIELD_NUMBER: _ClassVar[int]
+    TREE_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    VERIFY_MS_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    base_len: int
+    tree: _tree_pb2.TokenTree
+    path: _containers.RepeatedScalarFieldContainer[int]
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    draft_wait_ms: float
+    verify_ms: float
+    def __init__(self, round: _Optional[int] = ..., base_len: _Optional[int] = ..., tree: _Optional[_Union[_tree_pb2.TokenTree, _Mapping]] = ..., path: _Optional[_Iterable[int]] = ..., token_ids: _Optional[_Iterable[int]] = ..., draft_wait_ms: _Optional[float] = ..., verify_ms: _Optional[float] = ...) -> None: ...
 
 class GenerateUsage(_message.Message):
     __slots__ = ("prompt_tokens", "cached_tokens", "completion_tokens", "rounds", "speculative_rounds", "proposed_nodes", "accepted_nodes")
@@ -244,7 +266,7 @@ class GetLoadRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetLoadResponse(_message.Message):
-    __slots__ = ("running_requests", "waiting_requests", "drafters", "kv_pages_total", "kv_pages_free", "committed_tokens", "refused_proposals", "stale_proposals", "drafted_sessions")
+    __slots__ = ("running_requests", "waiting_requests", "drafters", "kv_pages_total", "kv_pages_free", "committed_tokens", "refused_proposals", "stale_proposals", "drafted_sessions", "steps", "first_tokens", "rounds", "speculative_rounds", "proposed_nodes", "accepted_nodes", "rerooted_proposals", "last_step_nodes", "last_step_requests", "drafter_loads")
     RUNNING_REQUESTS_FIELD_NUMBER: _ClassVar[int]
     WAITING_REQUESTS_FIELD_NUMBER: _ClassVar[int]
     DRAFTERS_FIELD_NUMBER: _ClassVar[int]
@@ -254,6 +276,16 @@ class GetLoadResponse(_message.Message):
     REFUSED_PROPOSALS_FIELD_NUMBER: _ClassVar[int]
     STALE_PROPOSALS_FIELD_NUMBER: _ClassVar[int]
     DRAFTED_SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    FIRST_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    SPECULATIVE_ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    PROPOSED_NODES_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_NODES_FIELD_NUMBER: _ClassVar[int]
+    REROOTED_PROPOSALS_FIELD_NUMBER: _ClassVar[int]
+    LAST_STEP_NODES_FIELD_NUMBER: _ClassVar[int]
+    LAST_STEP_REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    DRAFTER_LOADS_FIELD_NUMBER: _ClassVar[int]
     running_requests: int
     waiting_requests: int
     drafters: int
@@ -263,4 +295,26 @@ class GetLoadResponse(_message.Message):
     refused_proposals: int
     stale_proposals: int
     drafted_sessions: int
-    def __init__(self, running_requests: _Optional[int] = ..., waiting_requests: _Optional[int] = ..., drafters: _Optional[int] = ..., kv_pages_total: _Optional[int] = ..., kv_pages_free: _Optional[int] = ..., committed_tokens: _Optional[int] = ..., refused_proposals: _Optional[int] = ..., stale_proposals: _Optional[int] = ..., drafted_sessions: _Optional[int] = ...) -> None: ...
+    steps: int
+    first_tokens: int
+    rounds: int
+    speculative_rounds: int
+    proposed_nodes: int
+    accepted_nodes: int
+    rerooted_proposals: int
+    last_step_nodes: int
+    last_step_requests: int
+    drafter_loads: _containers.RepeatedCompositeFieldContainer[DrafterLoad]
+    def __init__(self, running_requests: _Optional[int] = ..., waiting_requests: _Optional[int] = ..., drafters: _Optional[int] = ..., kv_pages_total: _Optional[int] = ..., kv_pages_free: _Optional[int] = ..., committed_tokens: _Optional[int] = ..., refused_proposals: _Optional[int] = ..., stale_proposals: _Optional[int] = ..., drafted_sessions: _Optional[int] = ..., steps: _Optional[int] = ..., first_tokens: _Optional[int] = ..., rounds: _Optional[int] = ..., speculative_rounds: _Optional[int] = ..., proposed_nodes: _Optional[int] = ..., accepted_nodes: _Optional[int] = ..., rerooted_proposals: _Optional[int] = ..., last_step_nodes: _Optional[int] = ..., last_step_requests: _Optional[int] = ..., drafter_loads: _Optional[_Iterable[_Union[DrafterLoad, _Mapping]]] = ...) -> None: ...
+
+class DrafterLoad(_message.Message):
+    __slots__ = ("drafter_id", "sessions", "late", "node_limit")
+    DRAFTER_ID_FIELD_NUMBER: _ClassVar[int]
+    SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    LATE_FIELD_NUMBER: _ClassVar[int]
+    NODE_LIMIT_FIELD_NUMBER: _ClassVar[int]
+    drafter_id: str
+    sessions: int
+    late: bool
+    node_limit: int
+    def __init__(self, drafter_id: _Optional[str] = ..., sessions: _Optional[int] = ..., late: _Optional[bool] = ..., node_limit: _Optional[int] = ...) -> None: ...

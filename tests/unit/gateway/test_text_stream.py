@@ -1,5 +1,6 @@
 """Text, ids and stops end at the same place, however tokens come."""
 
+import codecs
 import random
 from collections.abc import Sequence
 
@@ -23,7 +24,18 @@ def run(tokens: Sequence[int], cuts: Sequence[int], stops: Sequence[str], stop_i
     text = "".join(piece.text for piece in pieces)
     token_ids = [token_id for piece in pieces for token_id in piece.token_ids]
     assert len(token_ids) == stream.token_count
+    check_ends(token_ids, [end for piece in pieces for end in piece.ends], text)
     return text, token_ids, stream.stopped, pieces
+
+
+def check_ends(token_ids: Sequence[int], ends: Sequence[int], text: str) -> None:
+    """Every token ends behind the characters that are whole by then, and behind the half one it leaves, if any."""
+    assert len(ends) == len(token_ids)
+    for count, end in enumerate(ends, 1):
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        whole = decoder.decode(b"".join(PIECES[token] for token in token_ids[:count]))
+        half = bool(decoder.getstate()[0])
+        assert end == min(len(whole) + half, len(text))
 
 
 def expected(tokens: Sequence[int], stops: Sequence[str]) -> tuple[str, list[int], bool]:
@@ -86,10 +98,10 @@ def test_stop_token_has_no_text_and_ends_the_ids() -> None:
 
 def test_partial_stop_is_held_back_and_let_go() -> None:
     stream = TextStream(PIECES, ["abc"])
-    assert stream.push([97]) == TextPiece(text="", token_ids=[])
-    assert stream.push([98]) == TextPiece(text="", token_ids=[])
-    assert stream.push([97]) == TextPiece(text="ab", token_ids=[97, 98])
-    assert stream.finish() == TextPiece(text="a", token_ids=[97])
+    assert stream.push([97]) == TextPiece(text="", token_ids=[], ends=[])
+    assert stream.push([98]) == TextPiece(text="", token_ids=[], ends=[])
+    assert stream.push([97]) == TextPiece(text="ab", token_ids=[97, 98], ends=[1, 2])
+    assert stream.finish() == TextPiece(text="a", token_ids=[97], ends=[3])
 
 
 def test_earliest_complete_stop_wins() -> None:
