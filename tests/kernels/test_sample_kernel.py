@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from draftwood_kernels.keep_bounds import KeepBounds, keep_bounds
 from draftwood_kernels.sample import SamplingParams, draw, keep_set
 from draftwood_kernels.sample import philox_words as reference_words
-from draftwood_kernels.sample.keep import KeepBounds, keep_bounds
 from draftwood_kernels.sample.kernel import philox_words, sample_rows
 
 SEEDS = [0, 1, 2**32 + 5, 2**63, 2**64 - 1]

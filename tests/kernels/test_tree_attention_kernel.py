@@ -1,38 +1,25 @@
 """The Triton kernel, interpreted, against the torch op and a softmax over each row's own keys in float64."""
 
-from dataclasses import dataclass
-
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 
 from draftwood_kernels.tree_attention import build_layout, tree_attention
 from draftwood_kernels.tree_attention.kernel import tree_attention_triton
-from draftwood_kernels.tree_attention.paged_layout import PagedLayout, pack_ancestors
-
-PAGE_SIZE = 4
-# A softmax of a few dozen keys, accumulated in float32; 16-bit numbers round weights and results to 11 and 8 bits.
-TOLERANCES = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Step:
-    """A list entry a segment: its parents [R], prefix and queries, fresh keys and values of its rows."""
-
-    parents: list[NDArray[np.int32]]
-    prefixes: list[torch.Tensor]
-    queries: list[torch.Tensor]
-    fresh: list[torch.Tensor]
-
-    def only(self, segment: int) -> "Step":
-        one = slice(segment, segment + 1)
-        return Step(
-            parents=self.parents[one],
-            prefixes=self.prefixes[one],
-            queries=self.queries[one],
-            fresh=self.fresh[one],
-        )
+from draftwood_kernels.tree_attention.paged_layout import build_paged_layout, pack_ancestors, pack_paths
+from tests.kernels.attention_steps import (
+    PAGE_SIZE,
+    Step,
+    attend,
+    chain,
+    close,
+    layout_of,
+    make_step,
+    offsets_of,
+    paged,
+    random_tree,
+    visible,
+)
 
 
 def test_one_launch_takes_chunks_trees_plain_rows_and_empty_segments() -> None:
@@ -157,104 +144,53 @@ def test_unlike_shapes_are_refused() -> None:
         tree_attention_triton(step.queries[0][:1], step.fresh[0][:1], pages, layout)
 
 
-def chain(size: int) -> NDArray[np.int32]:
-    return np.arange(-1, size - 1, dtype=np.int32)
+def test_paths_are_rows_by_depth_and_chains_need_none() -> None:
+    parents = np.concatenate([np.array([-1, 0, 0, 2, -1], np.int32), chain(100), np.array([7, 7], np.int32)])
+    offsets = np.array([0, 5, 105, 105], np.int32)
+    _, chains = pack_ancestors(parents, offsets)
+    paths, depths = pack_paths(parents, offsets, chains)
+    assert paths.shape == (107, 3)
+    assert depths.tolist() == [0, 1, 1, 2, 0, *range(100), 0, 0]
+    assert [paths[row, : depth + 1].tolist() for row, depth in enumerate([0, 1, 1, 2, 0])] == [
+        [0],
+        [0, 1],
+        [0, 2],
+        [0, 2, 3],
+        [4],
+    ]
 
 
-def random_tree(rng: np.random.Generator, size: int) -> NDArray[np.int32]:
-    return np.array([-1, *(rng.integers(0, row) for row in range(1, size))], np.int32)
+def test_only_rows_whose_prefix_is_split_take_workspace() -> None:
+    parents = [chain(3), chain(300), random_tree(np.random.default_rng(5), 258), chain(257)]
+    step = make_step(parents, [9, 9, 9, 9], kv_heads=1, group=1)
+    layout = layout_of(step, paged(step)[1])
+    assert layout.split_offsets.tolist() == [0, 3, 3, 261, 518]
+    assert layout.split_rows == 518
 
 
-def make_step(
-    parents: list[NDArray[np.int32]],
-    prefix_lens: list[int],
-    *,
-    kv_heads: int,
-    group: int,
-    head_dim: int = 64,
-    dtype: torch.dtype = torch.float32,
-) -> Step:
-    generator = torch.Generator().manual_seed(len(parents) + sum(prefix_lens))
-
-    def normal(rows: int, heads: int) -> torch.Tensor:
-        return torch.randn(rows, heads, head_dim, generator=generator).to(dtype)
-
-    return Step(
-        parents=parents,
-        prefixes=[normal(length, 2 * kv_heads) for length in prefix_lens],
-        queries=[normal(len(rows), kv_heads * group) for rows in parents],
-        fresh=[normal(len(rows), 2 * kv_heads) for rows in parents],
-    )
-
-
-def offsets_of(step: Step) -> NDArray[np.int32]:
-    return np.cumsum([0, *(len(rows) for rows in step.parents)]).astype(np.int32)
-
-
-def paged(step: Step) -> tuple[torch.Tensor, list[NDArray[np.int32]]]:
-    """Prefixes on scattered pages; every slot that holds none of them is poisoned."""
-    counts = [-(-len(prefix) // PAGE_SIZE) for prefix in step.prefixes]
-    order = np.random.default_rng(len(counts)).permutation(sum(counts) + 3).astype(np.int32)
-    tables = np.split(order[: sum(counts)], np.cumsum(counts)[:-1])
-    pages = torch.full((len(order) * PAGE_SIZE, *step.fresh[0].shape[1:]), torch.nan, dtype=step.fresh[0].dtype)
-    for table, prefix in zip(tables, step.prefixes, strict=True):
-        positions = np.arange(len(prefix))
-        pages[torch.from_numpy(table[positions // PAGE_SIZE].astype(np.int64) * PAGE_SIZE + positions % PAGE_SIZE)] = (
-            prefix
-        )
-    return pages, tables
-
-
-def layout_of(step: Step, tables: list[NDArray[np.int32]]) -> PagedLayout:
-    offsets = offsets_of(step)
-    bits, chains = pack_ancestors(np.concatenate(step.parents), offsets)
-    lengths = [len(prefix) for prefix in step.prefixes]
-    # Behind a table's end: a page that does not exist.
-    block_tables = np.full((len(tables), max(len(table) for table in tables) + 1), 2**30, np.int32)
+@pytest.mark.parametrize("row_invariant", [False, True])
+@pytest.mark.parametrize("segments", [0, 2])
+def test_rows_of_nobody_are_zero(segments: int, row_invariant: bool) -> None:
+    """A step padded to its bucket: what stands behind the last offset must not bring NaN into the next layer."""
+    rng = np.random.default_rng(6)
+    step = make_step([random_tree(rng, 19), chain(1)][:segments], [40, 3][:segments], kv_heads=2, group=4)
+    rows = sum(len(each) for each in step.parents)
+    queries, fresh = (torch.full((rows + 37, heads, 64), torch.nan) for heads in (8, 4))
+    pages, tables = paged(step) if segments else (torch.full((4, 4, 64), torch.nan), [])
+    if segments:
+        queries[:rows], fresh[:rows] = torch.cat(step.queries), torch.cat(step.fresh)
+    block_tables = np.zeros((segments, 10), np.int32)
     for row, table in zip(block_tables, tables, strict=True):
         row[: len(table)] = table
-    return PagedLayout(
-        row_offsets=torch.from_numpy(offsets),
-        prefix_lens=torch.tensor(lengths, dtype=torch.int32),
-        block_tables=torch.from_numpy(block_tables),
-        ancestors=bits,
-        chains=chains,
+    layout = build_paged_layout(
+        row_offsets=offsets_of(step),
+        prefix_lens=np.array([40, 3][:segments], np.int32),
+        block_tables=block_tables,
+        parents=np.concatenate([*step.parents, np.full(37, -9, np.int32)]),
         page_size=PAGE_SIZE,
-        max_prefix_len=max(lengths),
+        device=torch.device("cpu"),
     )
-
-
-def attend(step: Step, *, split_keys: int) -> list[torch.Tensor]:
-    pages, tables = paged(step)
-    out = tree_attention_triton(
-        torch.cat(step.queries), torch.cat(step.fresh), pages, layout_of(step, tables), split_keys=split_keys
-    )
-    return list(out.split([len(rows) for rows in step.parents]))
-
-
-def close(step: Step, out: list[torch.Tensor]) -> None:
-    tolerance = TOLERANCES[out[0].dtype]
-    parts = zip(step.parents, step.prefixes, step.queries, step.fresh, out, strict=True)
-    for parents, prefix, queries, fresh, part in parts:
-        expected = dense(parents, prefix.double(), queries.double(), fresh.double())
-        torch.testing.assert_close(part.double(), expected, rtol=tolerance, atol=tolerance)
-
-
-def dense(parents: NDArray[np.int32], prefix: torch.Tensor, queries: torch.Tensor, fresh: torch.Tensor) -> torch.Tensor:
-    """All scores at once, in float64."""
-    mask = torch.full((len(parents), len(prefix) + len(fresh)), -torch.inf, dtype=torch.float64)
-    mask[:, : len(prefix)] = 0
-    for row in range(len(parents)):
-        mask[row, [len(prefix) + j for j in visible(parents, row)]] = 0
-    keys, values = torch.cat([prefix, fresh]).transpose(0, 1).chunk(2)
-    grouped = queries.unflatten(1, (len(keys), -1)).permute(1, 2, 0, 3)
-    weights = torch.softmax(grouped @ keys[:, None].mT / queries.shape[2] ** 0.5 + mask, dim=-1)
-    return (weights @ values[:, None]).permute(2, 0, 1, 3).flatten(1, 2)
-
-
-def visible(parents: NDArray[np.int32], row: int) -> list[int]:
-    seen = []
-    while row >= 0:
-        seen.append(row)
-        row = int(parents[row])
-    return seen
+    out = tree_attention(queries, fresh, pages, None, layout, row_invariant=row_invariant)
+    assert not out[rows:].any()
+    if segments:
+        close(step, list(out[:rows].view(rows, 8, 64).split([19, 1])))

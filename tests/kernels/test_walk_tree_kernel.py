@@ -1,11 +1,13 @@
 """The walk kernel in Triton's interpreter against the reference, whose rows say the sampled tokens."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from draftwood_kernels.sample import SamplingParams
-from draftwood_kernels.walk_tree import TreeWalk, walk_trees
+from draftwood_kernels.walk_tree import TreeWalk, on_device, walk_trees
 from draftwood_kernels.walk_tree.kernel import FlatTrees, WalkedPaths, walk_sampled
 
 GREEDY = SamplingParams(temperature=0)
@@ -119,3 +121,25 @@ def test_bad_sizes_are_named(most_nodes: int) -> None:
 def test_a_path_needs_a_place() -> None:
     with pytest.raises(ValueError, match=r"^paths:"):
         walked([1], [tree([], [])], places=0)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_lists_from_the_device_are_those_of_the_reference(seed: int) -> None:
+    """Sampling of all kinds in one batch; trees hold the tokens that are likely, so that walks go deep."""
+    rng = np.random.default_rng(seed)
+    logits = torch.from_numpy(rng.normal(size=(60, 9)).astype(np.float32) * 2)
+    kinds = [
+        GREEDY,
+        SamplingParams(temperature=0.7, seed=seed),
+        SamplingParams(temperature=1.2, seed=2**63 + seed, top_k=4),
+        SamplingParams(temperature=1.0, seed=seed, top_p=0.8, min_p=0.01),
+    ]
+    trees, rows = [], 0
+    for sampling in kinds[: 1 + seed % 4]:
+        count = int(rng.integers(0, 12))
+        parents = [int(rng.integers(max(0, node - 3), node + 1)) for node in range(count)]
+        shape = tree(rng.integers(0, 9, count).tolist(), parents, first_row=rows)
+        trees.append(replace(shape, position=int(rng.integers(0, 2**40)), sampling=sampling))
+        rows += count + 1 + int(rng.integers(0, 2))  # rows between trees belong to nobody
+    assert on_device.walk_trees(logits, trees) == walk_trees(logits, trees)
+    assert on_device.walk_trees(logits, []) == []

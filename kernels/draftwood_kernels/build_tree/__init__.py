@@ -1,12 +1,16 @@
-"""Draft marginals to a token tree: the node_limit most probable prefixes, best first.
+"""Draft marginals to token trees: the node_limit most probable prefixes, best first. One dispatch point.
 
-Shapes: D depths, K candidates a depth, N nodes. One dispatch point; a Triton kernel joins here later.
+Shapes: D depths, K candidates a depth, N nodes; of a batch: S sessions, R = S * D rows, V vocabulary.
 """
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from draftwood_kernels.build_tree import reference
+from draftwood_kernels.build_tree.trees import Candidates, DraftTrees
+
+__all__ = ["Candidates", "DraftTrees", "TreeArrays", "best_first", "build_trees", "chain", "top_candidates"]
 
 TreeArrays = tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.float32]]
 
@@ -26,3 +30,28 @@ def best_first(log_probs: list[list[float]], token_ids: list[list[int]], node_li
 def chain(log_probs: list[float], token_ids: list[int], node_limit: int) -> TreeArrays:
     """The path through each depth's best token; log_probs [D], token_ids [D]; at most node_limit nodes."""
     return reference.chain(log_probs, token_ids, node_limit)
+
+
+def top_candidates(logits: torch.Tensor, count: int) -> Candidates:
+    """logits [R, V] -> the `count` most probable tokens of each row, ties by lower id; 1 <= count <= V.
+
+    A row with NaN or infinity among its logits, or nothing but -inf, gets log_probs of NaN.
+    """
+    if logits.is_cuda:
+        from draftwood_kernels.build_tree import kernel  # noqa: PLC0415
+
+        return kernel.top_candidates(logits, count)
+    return reference.top_candidates(logits, count)
+
+
+def build_trees(candidates: Candidates, node_limits: torch.Tensor, chains: torch.Tensor, most_nodes: int) -> DraftTrees:
+    """One tree a session from its D rows of candidates, which follow one another; nothing waits for the host.
+
+    node_limits int32 [S], from 1 and cut to `most_nodes`; chains int32 [S], 1 for the path of `chain`, else 0.
+    A session with a depth whose best candidate is not finite has no nodes.
+    """
+    if node_limits.is_cuda:
+        from draftwood_kernels.build_tree import kernel  # noqa: PLC0415
+
+        return kernel.build_trees(candidates, node_limits, chains, most_nodes)
+    return reference.build_trees(candidates, node_limits, chains, most_nodes)

@@ -1,11 +1,14 @@
-"""Best-first search over prefixes of independent marginals (DDTree, algorithm 1)."""
+"""Best-first search over prefixes of independent marginals (DDTree, algorithm 1), one session or a batch."""
 
 import heapq
 import math
 from itertools import accumulate
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+
+from draftwood_kernels.build_tree.trees import Candidates, DraftTrees
 
 TreeArrays = tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.float32]]
 
@@ -41,6 +44,39 @@ def chain(log_probs: list[float], token_ids: list[int], node_limit: int) -> Tree
     scores = [score for score in accumulate(min(0.0, value) for value in log_probs[:node_limit]) if score > -math.inf]
     nodes = len(scores)
     return _arrays(token_ids[:nodes], list(range(nodes)), scores)
+
+
+def top_candidates(logits: torch.Tensor, count: int) -> Candidates:
+    """See the package. A stable sort: torch's topk breaks ties as it likes."""
+    wide = logits.float()
+    ids = wide.argsort(dim=1, descending=True, stable=True)[:, :count]
+    return Candidates(log_probs=wide.log_softmax(dim=1).gather(1, ids), token_ids=ids.int())
+
+
+def build_trees(candidates: Candidates, node_limits: torch.Tensor, chains: torch.Tensor, most_nodes: int) -> DraftTrees:
+    sessions = len(node_limits)
+    trees = DraftTrees(
+        token_ids=torch.zeros(sessions, most_nodes, dtype=torch.int32),
+        parents=torch.zeros(sessions, most_nodes, dtype=torch.int32),
+        log_probs=torch.zeros(sessions, most_nodes),
+        counts=torch.zeros(sessions, dtype=torch.int32),
+    )
+    log_probs, token_ids = candidates.log_probs.tolist(), candidates.token_ids.tolist()
+    depths = len(log_probs) // max(sessions, 1)
+    for session, (limit, is_chain) in enumerate(zip(node_limits.tolist(), chains.tolist(), strict=True)):
+        rows = slice(session * depths, (session + 1) * depths)
+        if not all(math.isfinite(row[0]) for row in log_probs[rows]):
+            continue
+        if is_chain:
+            best, tokens = ([row[0] for row in table[rows]] for table in (log_probs, token_ids))
+            arrays = chain(best, tokens, min(limit, most_nodes))
+        else:
+            arrays = best_first(log_probs[rows], token_ids[rows], min(limit, most_nodes))
+        nodes = len(arrays[0])
+        trees.counts[session] = nodes
+        for out, array in zip((trees.token_ids, trees.parents, trees.log_probs), arrays, strict=True):
+            out[session, :nodes] = torch.from_numpy(array)
+    return trees
 
 
 def _arrays(tokens: list[int], parents: list[int], scores: list[float]) -> TreeArrays:

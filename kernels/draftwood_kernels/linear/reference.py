@@ -10,6 +10,11 @@ Linear = Callable[[torch.Tensor], torch.Tensor]
 _EXPECTED_ROWS = 16
 
 
+def packs(weight: torch.Tensor) -> bool:
+    """Whether `pack` has oneDNN's layout for it."""
+    return weight.device.type == "cpu" and weight.dtype == torch.float32 and torch.backends.mkldnn.is_available()
+
+
 def pack(weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
     """oneDNN's blocked layout for float32 on a CPU that has it, the plain layout elsewhere.
 
@@ -18,7 +23,7 @@ def pack(weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
     one form serves all row counts, although plain is 5 to 10 µs faster for one row of the smallest weights.
     """
     weight = weight.detach().contiguous()
-    if weight.device.type != "cpu" or weight.dtype != torch.float32 or not torch.backends.mkldnn.is_available():
+    if not packs(weight):
         return partial(functional.linear, weight=weight, bias=bias)
     packed = torch.ops.mkldnn._reorder_linear_weight(weight, _EXPECTED_ROWS)
     # The overload is looked up once: the generic entry costs 2 µs a call.

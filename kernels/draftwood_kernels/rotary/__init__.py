@@ -21,6 +21,11 @@ class RotaryTable:
         self._cos, self._sin = angles.cos() * factor, angles.sin() * factor
         self._phases = torch.complex(self._cos, self._sin)
 
+    @property
+    def phase_table(self) -> torch.Tensor:
+        """complex64 [context_limit, D / 2], for kernels that know positions on the device only."""
+        return self._phases
+
     def rotate(self, heads: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """heads [N, H, D] in halves, positions int64 [N] -> a new tensor [N, H, D] in halves."""
         cos, sin = self._cos.index_select(0, positions), self._sin.index_select(0, positions)

@@ -54,13 +54,19 @@ def _rotate_pairs_kernel(
     column = tl.arange(0, BLOCK_D)
     inside = (head < count)[:, None] & (column < head_dim)[None, :]
     turns = tl.load(phases + row * head_dim + column, mask=column < head_dim, other=0.0)
-    cos, sin = tl.split(tl.reshape(turns, (1, BLOCK_D // 2, 2)))
     offsets = row * row_stride + head[:, None] * head_stride + column[None, :]
-    pairs = tl.load(heads + offsets, mask=inside, other=0.0).to(tl.float32)
+    turned = turn(tl.load(heads + offsets, mask=inside, other=0.0).to(tl.float32), turns, BLOCK_H, BLOCK_D)
+    out_offsets = (row * count + head[:, None]) * head_dim + column[None, :]
+    tl.store(out + out_offsets, turned.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def turn(pairs, turns, BLOCK_H: tl.constexpr, BLOCK_D: tl.constexpr):
+    """pairs float32 [BLOCK_H, BLOCK_D], all turned by turns [BLOCK_D]: cosine and sine of each pair."""
+    cos, sin = tl.split(tl.reshape(turns, (1, BLOCK_D // 2, 2)))
     real, imaginary = tl.split(tl.reshape(pairs, (BLOCK_H, BLOCK_D // 2, 2)))
     turned = tl.join(real * cos - imaginary * sin, real * sin + imaginary * cos)
-    turned = tl.reshape(turned, (BLOCK_H, BLOCK_D)).to(out.dtype.element_ty)
-    tl.store(out + (row * count + head[:, None]) * head_dim + column[None, :], turned, mask=inside)
+    return tl.reshape(turned, (BLOCK_H, BLOCK_D))
 
 
 def _specialisation(dtype: str, head_dim: int) -> Specialisation:

@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from draftwood_kernels.sample.keep import KeepBounds
+from draftwood_kernels.keep_bounds import KeepBounds
 from draftwood_kernels.specialisation import Specialisation
 
 _BLOCK = 1024  # tokens a program; 150k of them are 148 programs, about one a multiprocessor in a single row

@@ -17,13 +17,9 @@ import triton
 import triton.language as tl
 
 from draftwood_kernels.specialisation import Specialisation
-from draftwood_kernels.tree_attention.paged_layout import PagedLayout, pack_ancestors
-
-__all__ = ["SPECIALISATIONS", "pack_ancestors", "tree_attention_triton"]
+from draftwood_kernels.tree_attention.paged_layout import LONGEST_SPLIT_CHAIN, PagedLayout
 
 SPLIT_KEYS = 1024
-# Longer chains are prefill chunks: their rows fill the machine, splitting would only write partial results.
-LONGEST_SPLIT_CHAIN = 257
 LOG2_E = 1.4426950408889634
 
 
@@ -38,16 +34,17 @@ def tree_attention_triton(
     """queries [N, H, D], fresh [N, C, D] of the step's rows, pages [slots, C, D] of one layer -> a new [N, H, D]."""
     rows, heads, head_dim = queries.shape
     kv_heads, segments = fresh.shape[1] // 2, len(layout.prefix_lens)
-    _check(queries, fresh, pages, layout)
+    check(queries, fresh, pages, layout)
     out = torch.empty_like(queries)
-    if not rows or not segments:
+    if not rows:
         return out
     splits = max(1, -(-layout.max_prefix_len // split_keys))
-    partial_rows = rows if splits > 1 else 0
+    partial_rows = layout.split_rows if splits > 1 else 0
     partial = torch.empty((splits, partial_rows, heads, head_dim), dtype=torch.float32, device=queries.device)
     logs = torch.empty((splits, partial_rows, heads), dtype=torch.float32, device=queries.device)
     constants, options = _constants(head_dim, heads // kv_heads, queries.dtype)
-    tiles = rows // constants["ROWS"] + segments
+    # One more for each segment that ends inside a tile, rows of nobody being the last of them.
+    tiles = rows // constants["ROWS"] + segments + 1
     _attend[(tiles, kv_heads, splits)](
         queries,
         fresh,
@@ -60,7 +57,9 @@ def tree_attention_triton(
         layout.block_tables,
         layout.ancestors,
         layout.chains,
+        layout.split_offsets,
         rows,
+        layout.split_rows,
         segments,
         layout.block_tables.shape[1],
         layout.ancestors.shape[1],
@@ -74,33 +73,51 @@ def tree_attention_triton(
         **constants,
         **options,
     )
-    if splits > 1:
-        _combine[(rows, kv_heads)](
-            partial,
-            logs,
-            out,
-            layout.row_offsets,
-            layout.prefix_lens,
-            layout.chains,
-            rows,
-            segments,
-            KV_HEADS=kv_heads,
-            SPLIT=split_keys,
-            LONGEST=LONGEST_SPLIT_CHAIN,
-            **_combine_constants(head_dim, heads // kv_heads),
-            num_warps=COMBINE_WARPS,
-        )
+    if partial_rows:
+        combine(partial, logs, out, layout, kv_heads, split_keys)
     return out
 
 
-def _check(queries: torch.Tensor, fresh: torch.Tensor, pages: torch.Tensor, layout: PagedLayout) -> None:
+def combine(
+    partial: torch.Tensor,
+    logs: torch.Tensor,
+    out: torch.Tensor,
+    layout: PagedLayout,
+    kv_heads: int,
+    split_keys: int,
+    depths: torch.Tensor | None = None,
+) -> None:
+    """partial [K, split rows, H, D], each normalised, and logs [K, split rows, H], base 2 of what they weigh -> out.
+
+    Splits are `split_keys` of a segment's prefix; with `depths`, of all positions of a row, its path included, and what
+    has one split only is in `partial` as well.
+    """
+    _, rows, heads, head_dim = partial.shape
+    _combine[(rows, kv_heads)](
+        partial,
+        logs,
+        out,
+        layout.row_offsets,
+        layout.split_offsets,
+        layout.prefix_lens,
+        depths,
+        rows,
+        len(layout.prefix_lens),
+        KV_HEADS=kv_heads,
+        SPLIT=split_keys,
+        **_combine_constants(head_dim, heads // kv_heads),
+        num_warps=COMBINE_WARPS,
+    )
+
+
+def check(queries: torch.Tensor, fresh: torch.Tensor, pages: torch.Tensor, layout: PagedLayout) -> None:
     rows, heads, head_dim = queries.shape
     segments = len(layout.prefix_lens)
     assert heads % (fresh.shape[1] // 2) == 0, f"{heads} query heads on {fresh.shape[1] // 2} KV heads"
     assert (rows, *pages.shape[1:]) == fresh.shape, f"{fresh.shape} of {rows} rows beside {pages.shape}"
     assert fresh.shape[2] == head_dim, f"head size {head_dim} beside {fresh.shape[2]}"
     assert queries.dtype == fresh.dtype == pages.dtype, f"{queries.dtype}, {fresh.dtype}, {pages.dtype}"
-    tables = (layout.row_offsets, layout.prefix_lens, layout.block_tables, layout.chains)
+    tables = (layout.row_offsets, layout.prefix_lens, layout.block_tables, layout.chains, layout.split_offsets)
     every = (queries, fresh, pages, layout.ancestors, *tables)
     assert all(tensor.is_contiguous() for tensor in every), "no strides"
     assert all(table.dtype == torch.int32 for table in tables), "tables are int32"
@@ -111,7 +128,7 @@ def _check(queries: torch.Tensor, fresh: torch.Tensor, pages: torch.Tensor, layo
 
 
 @triton.jit
-def _segment_of(
+def segment_of(
     row_offsets: tl.tensor, index: tl.tensor, segments: tl.tensor, ROWS: tl.constexpr, GAP: tl.constexpr
 ) -> tl.tensor:
     """The last segment whose first tile is not behind `index`; segment s starts at tile row_offsets[s] // ROWS + s, or
@@ -136,7 +153,7 @@ def _split_count(
 
 
 @triton.jit
-def _accumulate(
+def accumulate(
     queries: tl.tensor,
     keys: tl.tensor,
     values: tl.tensor,
@@ -174,7 +191,9 @@ def _attend(
     block_tables: tl.tensor,
     ancestors: tl.tensor,
     chains: tl.tensor,
+    split_offsets: tl.tensor,
     all_rows: tl.tensor,
+    split_rows: tl.tensor,
     segments: tl.tensor,
     table_width: tl.tensor,
     words: tl.tensor,
@@ -194,14 +213,11 @@ def _attend(
     tile = tl.program_id(0)
     kv_head = tl.program_id(1)
     split = tl.program_id(2)
-    segment = _segment_of(row_offsets, tile, segments, ROWS, 1)
+    segment = segment_of(row_offsets, tile, segments + 1, ROWS, 1)
     first = tl.load(row_offsets + segment)
-    rows = tl.load(row_offsets + segment + 1) - first
+    rows = tl.load(row_offsets + segment + 1, mask=segment < segments, other=all_rows) - first
     first_row = (tile - first // ROWS - segment) * ROWS
-    prefix_len = tl.load(prefix_lens + segment)
-    chain = tl.load(chains + segment)
-    splits = _split_count(prefix_len, rows, chain, SPLIT, LONGEST)
-    if first_row >= rows or split >= splits:
+    if first_row >= rows:
         return
 
     m = tl.arange(0, BLOCK_M)
@@ -214,6 +230,16 @@ def _attend(
     inside = d[None, :] < HEAD_DIM
     stored = live[:, None] & inside
     cell = head_row[:, None] * HEAD_DIM + d[None, :]
+    if segment == segments:
+        # Behind the last offset there are rows of nobody.
+        tl.store(out + cell, tl.zeros([BLOCK_M, BLOCK_D], out.dtype.element_ty), mask=stored & (split == 0))
+        return
+    prefix_len = tl.load(prefix_lens + segment)
+    chain = tl.load(chains + segment)
+    splits = _split_count(prefix_len, rows, chain, SPLIT, LONGEST)
+    if split >= splits:
+        return
+
     q = tl.load(queries + cell, mask=stored, other=0.0)
     peak = tl.full([BLOCK_M], -1.0e30, tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
@@ -231,7 +257,7 @@ def _attend(
         loaded = there[:, None] & inside
         k = tl.load(at, mask=loaded, other=0.0)
         v = tl.load(at + KV_HEADS * HEAD_DIM, mask=loaded, other=0.0)
-        peak, total, acc = _accumulate(q, k, v, there[None, :], scale, peak, total, acc, WIDEN)
+        peak, total, acc = accumulate(q, k, v, there[None, :], scale, peak, total, acc, WIDEN)
 
     # A parent comes before its child: no row looks behind the tile's last one.
     end = tl.where(last, tl.minimum(first_row + ROWS, rows), 0)
@@ -246,16 +272,30 @@ def _attend(
         bits = tl.load(word, mask=live & (chain == 0), other=0)
         seen = ((bits[:, None] >> (key % 64).to(tl.int64)[None, :]) & 1) != 0
         visible = seen | ((chain != 0) & (key[None, :] <= row[:, None]))
-        peak, total, acc = _accumulate(q, k, v, visible & there[None, :], scale, peak, total, acc, WIDEN)
+        peak, total, acc = accumulate(q, k, v, visible & there[None, :], scale, peak, total, acc, WIDEN)
 
     total = tl.where(total > 0, total, 1.0)
     acc = acc / total[:, None]
     if splits == 1:
         tl.store(out + cell, acc.to(out.dtype.element_ty), mask=stored)
     else:
-        before = split.to(tl.int64) * all_rows * (KV_HEADS * GROUP)
-        tl.store(partial + before * HEAD_DIM + cell, acc, mask=stored)
-        tl.store(logs + before + head_row, peak + tl.log2(total), mask=live)
+        place = split.to(tl.int64) * split_rows + tl.load(split_offsets + segment) + row
+        place = place * (KV_HEADS * GROUP) + kv_head * GROUP + m % GROUP
+        tl.store(partial + place[:, None] * HEAD_DIM + d[None, :], acc, mask=stored)
+        tl.store(logs + place, peak + tl.log2(total), mask=live)
+
+
+@triton.jit
+def join(
+    peak: tl.tensor, total: tl.tensor, acc: tl.tensor, log: tl.tensor, part: tl.tensor
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
+    """One split into the sum of those before it. Products that are added to are named as such: left to the compiler,
+    two kernels might round them differently."""
+    higher = tl.maximum(peak, log)
+    weight = tl.exp2(log - higher)
+    shrink = tl.exp2(peak - higher)
+    spread = weight[:, None] + tl.zeros_like(part)
+    return higher, tl.fma(total, shrink, weight), tl.fma(part, spread, acc * shrink[:, None])
 
 
 @triton.jit
@@ -264,13 +304,13 @@ def _combine(
     logs: tl.tensor,
     out: tl.tensor,
     row_offsets: tl.tensor,
+    split_offsets: tl.tensor,
     prefix_lens: tl.tensor,
-    chains: tl.tensor,
-    all_rows: tl.tensor,
+    depths: tl.tensor,
+    split_rows: tl.tensor,
     segments: tl.tensor,
     KV_HEADS: tl.constexpr,
     SPLIT: tl.constexpr,
-    LONGEST: tl.constexpr,
     GROUP: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     BLOCK_D: tl.constexpr,
@@ -278,31 +318,30 @@ def _combine(
 ) -> None:
     row = tl.program_id(0)
     kv_head = tl.program_id(1)
-    segment = _segment_of(row_offsets, row, segments, 1, 0)
-    first = tl.load(row_offsets + segment)
-    end = tl.load(row_offsets + segment + 1)
-    splits = _split_count(tl.load(prefix_lens + segment), end - first, tl.load(chains + segment), SPLIT, LONGEST)
-    if row >= end or splits == 1:
+    segment = segment_of(split_offsets, row, segments, 1, 0)
+    if row >= tl.load(split_offsets + segment + 1):
         return
+    target = tl.load(row_offsets + segment) + row - tl.load(split_offsets + segment)
+    if depths is None:
+        splits = tl.cdiv(tl.load(prefix_lens + segment), SPLIT)
+        if splits < 2:
+            return
+    else:
+        splits = tl.cdiv(tl.load(prefix_lens + segment) + tl.load(depths + target) + 1, SPLIT)
 
     g = tl.arange(0, BLOCK_G)
     d = tl.arange(0, BLOCK_D)
-    head_row = row.to(tl.int64) * (KV_HEADS * GROUP) + kv_head * GROUP + g
-    cell = head_row[:, None] * HEAD_DIM + d[None, :]
+    head = kv_head * GROUP + g
     stored = (g < GROUP)[:, None] & (d < HEAD_DIM)[None, :]
     peak = tl.full([BLOCK_G], -1.0e30, tl.float32)
     total = tl.zeros([BLOCK_G], tl.float32)
     acc = tl.zeros([BLOCK_G, BLOCK_D], tl.float32)
     for split in range(0, splits):
-        before = tl.cast(split, tl.int64) * all_rows * (KV_HEADS * GROUP)
-        log = tl.load(logs + before + head_row, mask=g < GROUP, other=0.0)
-        higher = tl.maximum(peak, log)
-        weight = tl.exp2(log - higher)
-        shrink = tl.exp2(peak - higher)
-        part = tl.load(partial + before * HEAD_DIM + cell, mask=stored, other=0.0)
-        acc = acc * shrink[:, None] + part * weight[:, None]
-        total = total * shrink + weight
-        peak = higher
+        place = (tl.cast(split, tl.int64) * split_rows + row) * (KV_HEADS * GROUP) + head
+        log = tl.load(logs + place, mask=g < GROUP, other=0.0)
+        part = tl.load(partial + place[:, None] * HEAD_DIM + d[None, :], mask=stored, other=0.0)
+        peak, total, acc = join(peak, total, acc, log, part)
+    cell = (target.to(tl.int64) * (KV_HEADS * GROUP) + head)[:, None] * HEAD_DIM + d[None, :]
     tl.store(out + cell, (acc / total[:, None]).to(out.dtype.element_ty), mask=stored)
 
 
@@ -355,8 +394,8 @@ def _specialise_attend(dtype: str, head_dim: int, group: int) -> Specialisation:
         signature=dict.fromkeys(_ATTEND_POINTERS, f"*{dtype}")
         | dict.fromkeys(("partial", "logs"), "*fp32")
         | dict.fromkeys(_ATTEND_TABLES, "*i32")
-        | {"ancestors": "*i64", "chains": "*i32"}
-        | dict.fromkeys(("all_rows", "segments", "table_width", "words"), "i32")
+        | {"ancestors": "*i64", "chains": "*i32", "split_offsets": "*i32"}
+        | dict.fromkeys(("all_rows", "split_rows", "segments", "table_width", "words"), "i32")
         | {"scale": "fp32"},
         constexprs={"KV_HEADS": 8, "PAGE_SIZE": 16, "SPLIT": SPLIT_KEYS, "LONGEST": LONGEST_SPLIT_CHAIN}
         | {"WIDEN": False, **constants},
@@ -365,16 +404,16 @@ def _specialise_attend(dtype: str, head_dim: int, group: int) -> Specialisation:
     )
 
 
-def _specialise_combine(dtype: str, head_dim: int, group: int) -> Specialisation:
+def _specialise_combine(dtype: str, head_dim: int, group: int, *, paths: bool = False) -> Specialisation:
+    absent: dict[str, Any] = {} if paths else {"depths": None}
     return Specialisation(
         kernel=_combine,
-        name=f"tree_attention combine {dtype} head {head_dim} group {group}",
+        name=f"tree_attention combine {dtype} head {head_dim} group {group}{' with paths' if paths else ''}",
         signature=dict.fromkeys(("partial", "logs"), "*fp32")
         | {"out": f"*{dtype}"}
-        | dict.fromkeys(("row_offsets", "prefix_lens", "chains"), "*i32")
-        | dict.fromkeys(("all_rows", "segments"), "i32"),
-        constexprs={"KV_HEADS": 8, "SPLIT": SPLIT_KEYS, "LONGEST": LONGEST_SPLIT_CHAIN}
-        | _combine_constants(head_dim, group),
+        | dict.fromkeys(("row_offsets", "split_offsets", "prefix_lens", *(("depths",) if paths else ())), "*i32")
+        | dict.fromkeys(("split_rows", "segments"), "i32"),
+        constexprs={"KV_HEADS": 8, "SPLIT": SPLIT_KEYS} | _combine_constants(head_dim, group) | absent,
         num_warps=COMBINE_WARPS,
         num_stages=2,
     )
@@ -385,6 +424,7 @@ SPECIALISATIONS: list[Specialisation] = [
     _specialise_attend("fp16", 128, 4),
     *(_specialise_attend("fp32", head_dim, 4) for head_dim in (64, 128, 256)),
     _specialise_combine("bf16", 128, 4),
+    _specialise_combine("bf16", 128, 4, paths=True),
     _specialise_combine("fp16", 256, 8),
     _specialise_combine("fp32", 64, 1),
 ]

@@ -22,10 +22,6 @@ class TreeWalk:
 
 
 def walk_trees(logits: torch.Tensor, walks: list[TreeWalk]) -> list[tuple[list[int], list[int]]]:
-    """logits float32 [R, V] -> for each walk its m drawn tokens and the m nodes they were drawn at (0 is the root).
-
-    The last token has no child: it is the bonus.
-    """
     best: list[int] = logits.argmax(dim=-1).tolist() if any(walk.sampling.is_greedy for walk in walks) else []
     rows: NDArray[np.float32] = logits.numpy()
     return [_follow(walk, _chooser(walk, best, rows)) for walk in walks]

@@ -1,31 +1,13 @@
-"""What top-k, top-p and min-p leave of many rows, as three numbers a row, so that a kernel needs no list of ids.
-
-Shapes: R rows, V vocabulary. The set is `reference.keep_set`'s, ties included: the most probable tokens rank by weight,
-then by lower id, and a prefix of them stays. So all tokens above the last one's weight stay, and of those that share
-its weight the ones up to its id. Weight grows with the logit: both bounds can be told as logits.
-"""
-
-from dataclasses import dataclass
+"""Bounds by a stable sort of all weights."""
 
 import torch
 
-
-@dataclass(frozen=True, kw_only=True)
-class KeepBounds:
-    """Token v of a row stays if logit >= `sure`, or if logit >= `tied` and v <= `last`."""
-
-    sure: torch.Tensor  # float32 [R]; infinite where no token is above the last one's weight
-    tied: torch.Tensor  # float32 [R]
-    last: torch.Tensor  # int32 [R]
+from draftwood_kernels.keep_bounds.bounds import KeepBounds
 
 
 def keep_bounds(
     logits: torch.Tensor, temperature: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor, min_p: torch.Tensor
 ) -> KeepBounds:
-    """logits [R, V], temperature float32 [R], top_k int64 [R] (0: all), top_p and min_p float64 [R] -> the bounds.
-
-    No host waits. Rows at temperature 0 get bounds as at 1; a greedy row does not read them.
-    """
     wide = logits.float()
     scaled = wide / torch.where(temperature > 0, temperature, 1.0)[:, None]
     # Subtracted in float32, as the reference does: what ties there ties here.
