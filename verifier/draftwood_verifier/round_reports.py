@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from draftwood_verifier.commit import Commit
-from draftwood_verifier.engine import Engine, StepRecord
+from draftwood_verifier.engine import Engine
+from draftwood_verifier.record import StepRecord
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
