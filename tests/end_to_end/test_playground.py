@@ -152,9 +152,8 @@ def test_no_width_needs_sideways_scrolling(page: Page, width: int) -> None:
     metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
     page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     try:
-        page.run("tree", prompt=PROMPT, temperature=0.8, max_tokens=60, node_limit=64)
-        wide = page.driver.execute_script("return document.documentElement.scrollWidth")
-        assert wide <= width
+        page.run("tree", prompt=PROMPT, temperature=0.8, seed=8, max_tokens=60, node_limit=64)
+        assert page.driver.execute_script("return document.documentElement.scrollWidth") <= width
     finally:
         page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 

@@ -128,6 +128,22 @@ def test_half_characters_and_a_stop_string(driver: WebDriver) -> None:
         assert [node["label"] for node in page.tree()] == ["\\x99", "\\x82", "b", "c"]
 
 
+def test_a_word_wider_than_the_screen_is_broken(driver: WebDriver) -> None:
+    word = "_set_invalid_value" * 8
+    script = ScriptedServer(events=[chunk(word, [len(word)], [round_of("prefill", [word])], "stop")])
+    metrics = {"width": 320, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    try:
+        with serving(script):
+            page = Page(driver, script.url)
+            page.find("run").click()
+            page.until("status", "Finished: 1 token")
+            assert word in page.text_of("tree-caption")
+            assert driver.execute_script("return document.documentElement.scrollWidth") <= 320
+    finally:
+        driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
 @pytest.mark.parametrize(
     ("events", "message"),
     [

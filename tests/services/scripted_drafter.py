@@ -88,6 +88,7 @@ class ScriptedDrafter:
         self._script = script
         self._channel = open_channel(address)
         self._changed = asyncio.Condition()
+        self._one_write = asyncio.Lock()  # a call takes one at a time
         self._loop_task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> "ScriptedDrafter":
@@ -116,7 +117,8 @@ class ScriptedDrafter:
         await self._channel.close()
 
     async def send(self, frame: pb.SpeculateRequest) -> None:
-        await self._call.write(frame)
+        async with self._one_write:
+            await self._call.write(frame)
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until something that came in makes the condition true."""

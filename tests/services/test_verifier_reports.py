@@ -97,14 +97,12 @@ def test_a_wait_ends_with_the_answer_not_with_the_step() -> None:
     async def body() -> None:
         async with serving() as harness:
             working: list[asyncio.Task[None]] = []
-            one_write = asyncio.Lock()  # a call takes one at a time
 
             async def answer(session: DraftedSession, delay_s: float) -> None:
                 await asyncio.sleep(delay_s)  # the time that the drafter works
                 tree = tree_to_proto(make_tree(harness.target.plain(session.tokens, 1, **SAMPLING)))
                 proposal = pb.Proposal(session_id=session.session_id, base_len=len(session.tokens), tree=tree)
-                async with one_write:
-                    await drafter.send(pb.SpeculateRequest(proposals=pb.ProposalBatch(proposals=[proposal])))
+                await drafter.send(pb.SpeculateRequest(proposals=pb.ProposalBatch(proposals=[proposal])))
 
             async def one_by_one(session: DraftedSession) -> None:
                 delay_s = 0.0 if list(session.opened.token_ids) == PROMPT else 0.3
