@@ -27,15 +27,30 @@ class Checkpoint:
         with safe_open(self._file(name), framework="pt") as tensors:
             return tuple(tensors.get_slice(name).get_shape())
 
-    def load(self, name: str, shape: tuple[int, ...] | None = None) -> torch.Tensor:
-        """The tensor as float32. Raises MissingTensor, or WrongShape when `shape` is given and differs."""
+    def load(
+        self,
+        name: str,
+        shape: tuple[int, ...] | None = None,
+        *,
+        rows: slice | None = None,
+        columns: slice | None = None,
+    ) -> torch.Tensor:
+        """The tensor, or some rows and columns of it, as float32. `shape` is that of the whole tensor.
+
+        Raises MissingTensor, or WrongShape when `shape` is given and differs.
+        """
         with safe_open(self._file(name), framework="pt") as tensors:
             if name not in set(tensors.keys()):
                 raise MissingTensor(f"{name}: the index says {self._files[name]}, which does not hold it")
             found = tuple(tensors.get_slice(name).get_shape())
             if shape is not None and found != shape:
                 raise WrongShape(f"{name}: has shape {list(found)}, config.json implies {list(shape)}")
-            tensor: torch.Tensor = tensors.get_tensor(name)
+            if rows is None and columns is None:
+                tensor: torch.Tensor = tensors.get_tensor(name)
+            else:
+                everything = slice(None)
+                index = (rows or everything, columns or everything)
+                tensor = tensors.get_slice(name)[index[: len(found)]]
         return tensor.to(torch.float32)
 
     def _file(self, name: str) -> Path:

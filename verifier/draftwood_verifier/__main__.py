@@ -1,4 +1,4 @@
-"""python -m draftwood_verifier: serve one target model until SIGTERM or SIGINT."""
+"""python -m draftwood_verifier: serve one target model until SIGTERM or SIGINT; under torchrun, on several ranks."""
 
 import asyncio
 import json
@@ -10,18 +10,25 @@ import torch
 
 from draftwood_checkpoint.model_config import tokenizer_fingerprint
 from draftwood_verifier.config import VerifierConfig, parse_config
+from draftwood_verifier.parallel.groups import Group, GroupLost
+from draftwood_verifier.parallel.launch import is_follower, joined
+from draftwood_verifier.parallel.lifeline import end_process
+from draftwood_verifier.ranks import Leader, follow
 from draftwood_verifier.runner import load_runner
 from draftwood_verifier.service import VerifierService
 from draftwood_wire.errors import DraftwoodError
 
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
-async def serve(config: VerifierConfig) -> None:
+
+async def serve(config: VerifierConfig, group: Group | None) -> None:
     """Load, listen, say so on stdout, and stop in order when told to."""
     stop = asyncio.Event()
-    for name in (signal.SIGTERM, signal.SIGINT):
+    for name in _SIGNALS:
         asyncio.get_running_loop().add_signal_handler(name, stop.set)
-    runner = load_runner(config.target, pages=config.kv_pages, page_size=config.page_size)
-    service = VerifierService(config, runner, tokenizer_fingerprint=tokenizer_fingerprint(config.target))
+    runner = load_runner(config.target, pages=config.kv_pages, page_size=config.page_size, group=group)
+    leader = Leader(runner, group) if group else None
+    service = VerifierService(config, leader or runner, tokenizer_fingerprint=tokenizer_fingerprint(config.target))
     await service.start()
     host = config.listen.rpartition(":")[0]
     print(json.dumps({"event": "listening", "address": f"{host}:{service.port}"}), flush=True)
@@ -31,6 +38,17 @@ async def serve(config: VerifierConfig) -> None:
         failed.result()
     failed.cancel()
     await service.stop()
+    if leader:
+        leader.stop()
+
+
+def _run(config: VerifierConfig) -> None:
+    with joined() as group:
+        if group is None or group.leads:
+            asyncio.run(serve(config, group))
+        else:
+            runner = load_runner(config.target, pages=config.kv_pages, page_size=config.page_size, group=group)
+            follow(runner, group)
 
 
 def main() -> int:
@@ -38,8 +56,14 @@ def main() -> int:
     config = parse_config()
     if config.threads:
         torch.set_num_threads(config.threads)
+    if is_follower():
+        # Whoever ends the service tells all of its processes; these are needed until rank 0 is done.
+        for name in _SIGNALS:
+            signal.signal(name, signal.SIG_IGN)
     try:
-        asyncio.run(serve(config))
+        _run(config)
+    except GroupLost as error:
+        end_process(str(error))
     except (DraftwoodError, ValueError, OSError) as error:
         print(f"draftwood_verifier: {error}", file=sys.stderr)
         return 1

@@ -13,6 +13,7 @@ import numpy as np
 from draftwood_verifier import commit as rounds
 from draftwood_verifier.commit import Commit
 from draftwood_verifier.drafting import DrafterLink, DrafterPool
+from draftwood_verifier.parallel.groups import GroupLost
 from draftwood_verifier.plan import CommitPlan, Path, Runner
 from draftwood_verifier.scheduler import Scheduler, Segment, SegmentKind, Step
 from draftwood_verifier.sequence import Sequence
@@ -110,6 +111,8 @@ class Engine:
             kept = self._kept_rows(step, commits)
             if len(kept.rows):
                 self.runner.commit(kept)
+        except GroupLost:
+            raise
         except Exception:
             _LOG.exception("a step failed; its %d segments end", len(step.segments))
             for sequence in {id(s.sequence): s.sequence for s in step.segments}.values():

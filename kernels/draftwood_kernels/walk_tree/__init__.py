@@ -3,6 +3,6 @@
 Shapes: R logit rows, V vocabulary, N nodes. One dispatch point; on a GPU one launch walks all trees.
 """
 
-from draftwood_kernels.walk_tree.reference import TreeWalk, walk_trees
+from draftwood_kernels.walk_tree.reference import TreeWalk, follow, walk_trees
 
-__all__ = ["TreeWalk", "walk_trees"]
+__all__ = ["TreeWalk", "follow", "walk_trees"]

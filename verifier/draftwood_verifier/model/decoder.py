@@ -1,6 +1,6 @@
 """A dense decoder over the flat rows of a step.
 
-Shapes: N rows, K logit rows, E hidden, V vocabulary, D head size, L layers, S slots, G KV heads. float32 throughout.
+Shapes: N rows, K logit rows, E hidden, v vocabulary, D head size, L layers, S slots, G KV heads. float32 throughout.
 """
 
 from collections.abc import Collection
@@ -20,15 +20,18 @@ from draftwood_verifier.model.weights import DecoderLayer, DecoderWeights
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderOutput:
-    """logits [K, V]; features: layer -> its output after the residual addition [N, E], for the layers asked for."""
+    """logits [K, v] of this rank's tokens; features: layer -> its output after the residual addition [N, E], for the layers asked for."""
 
     logits: torch.Tensor
     features: dict[int, torch.Tensor]
 
 
 class DecoderModel:
-    def __init__(self, config: ModelConfig, weights: DecoderWeights, rotary: RotaryTable) -> None:
+    """One rank's share, which alone is the whole: the config counts its heads, `vocabulary` its tokens."""
+
+    def __init__(self, config: ModelConfig, weights: DecoderWeights, rotary: RotaryTable, vocabulary: slice) -> None:
         self.config = config
+        self.vocabulary = vocabulary
         self._weights = weights
         self._rotary = rotary
 
@@ -46,7 +49,7 @@ class DecoderModel:
         phases = self._rotary.phases(positions)
         scratch, workspace = pool.scratch(len(token_ids)), pool.workspace(layout.workspace_rows)
         features: dict[int, torch.Tensor] = {}
-        residual = self._weights.embedding.index_select(0, token_ids)
+        residual = self._weights.embedding(token_ids)
         normed = rms_norm(residual, layers[0].input_norm, eps)
         for index, layer in enumerate(layers):
             kv = (pool.pages[index], scratch[index], workspace)
@@ -71,5 +74,5 @@ class DecoderModel:
         if len(logit_rows) < len(hidden):
             hidden = hidden.index_select(0, logit_rows)
         if not len(hidden):
-            return hidden.new_zeros(0, self.config.vocab_size)
+            return hidden.new_zeros(0, self.vocabulary.stop - self.vocabulary.start)
         return self._weights.head(rms_norm(hidden, self._weights.norm, self.config.rms_norm_eps))

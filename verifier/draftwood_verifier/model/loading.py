@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from pathlib import Path
 
-import torch
-
 from draftwood_checkpoint.errors import UnsupportedConfig
 from draftwood_checkpoint.model_config import ModelConfig, load_model_config
 from draftwood_checkpoint.safetensors_index import Checkpoint
@@ -13,6 +11,8 @@ from draftwood_kernels.rotary import RotaryTable
 from draftwood_verifier.model import llama, qwen3
 from draftwood_verifier.model.decoder import DecoderModel
 from draftwood_verifier.model.weights import DecoderWeights, load_layer
+from draftwood_verifier.parallel.groups import Group
+from draftwood_verifier.parallel.linear import Share, share_of
 
 # A family is one file and one line here.
 _FAMILIES: dict[str, Callable[[ModelConfig], ModelConfig]] = {
@@ -21,8 +21,11 @@ _FAMILIES: dict[str, Callable[[ModelConfig], ModelConfig]] = {
 }
 
 
-def load_model(folder: Path) -> DecoderModel:
-    """Raises UnsupportedConfig for families that are not implemented, and the checkpoint's own errors."""
+def load_model(folder: Path, group: Group | None = None) -> DecoderModel:
+    """The whole model, or this rank's share of it.
+
+    Raises UnsupportedConfig for families and splits that are not implemented, and the checkpoint's own errors.
+    """
     config = load_model_config(folder)
     if config.model_type not in _FAMILIES:
         raise UnsupportedConfig(
@@ -30,20 +33,19 @@ def load_model(folder: Path) -> DecoderModel:
         )
     config = _FAMILIES[config.model_type](config)
     rotary = RotaryTable(config.rope, config.head_dim, config.max_position_embeddings)
-    return DecoderModel(config, _weights(Checkpoint(folder), config), rotary)
+    share = share_of(config, group)
+    return DecoderModel(share.local(config), _weights(Checkpoint(folder), config, share), rotary, share.vocabulary)
 
 
-def _weights(checkpoint: Checkpoint, config: ModelConfig) -> DecoderWeights:
-    embedding = checkpoint.load("model.embed_tokens.weight", (config.vocab_size, config.hidden_size))
+def _weights(checkpoint: Checkpoint, config: ModelConfig, share: Share) -> DecoderWeights:
+    table = (config.vocab_size, config.hidden_size)
+    embedding = checkpoint.load("model.embed_tokens.weight", table, rows=share.vocabulary)
+    head = embedding
+    if not config.tie_word_embeddings:
+        head = checkpoint.load("lm_head.weight", table, rows=share.vocabulary)
     return DecoderWeights(
-        embedding=embedding,
-        layers=[load_layer(checkpoint, config, index) for index in range(config.num_hidden_layers)],
+        embedding=share.embedding(embedding),
+        layers=[load_layer(checkpoint, config, share, index) for index in range(config.num_hidden_layers)],
         norm=checkpoint.load("model.norm.weight", (config.hidden_size,)),
-        head=PackedLinear(_head(checkpoint, config, embedding)),
+        head=PackedLinear(head),
     )
-
-
-def _head(checkpoint: Checkpoint, config: ModelConfig, embedding: torch.Tensor) -> torch.Tensor:
-    if config.tie_word_embeddings:
-        return embedding
-    return checkpoint.load("lm_head.weight", (config.vocab_size, config.hidden_size))
