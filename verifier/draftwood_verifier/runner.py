@@ -18,14 +18,7 @@ from draftwood_verifier.plan import CommitPlan, Path, StepPlan, Walk
 def load_runner(target: FilePath, *, pages: int, page_size: int) -> "Runner":
     """The target checkpoint with `pages` KV pages. Raises the checkpoint's errors."""
     model = load_model(target)
-    c = model.config
-    pool = KVPool(
-        layers=c.num_hidden_layers,
-        pages=pages,
-        page_size=page_size,
-        kv_heads=c.num_key_value_heads,
-        head_dim=c.head_dim,
-    )
+    pool = KVPool(layers=model.config.num_hidden_layers, pages=pages, page_size=page_size, row=model.cache_row)
     return Runner(model, pool)
 
 
