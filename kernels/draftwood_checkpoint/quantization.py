@@ -79,7 +79,7 @@ def load_weight(
     if f"{name}.weight" in checkpoint:
         if checkpoint.dtype(f"{name}.weight") == torch.float8_e4m3fn:
             return _load_fp8(checkpoint, name, shape, scheme, rows, columns)
-        _refuse(checkpoint, name, ("weight", "bias"))
+        _refuse_others(checkpoint, name, ("weight",))
     elif stored := checkpoint.children(name):
         raise UnsupportedTensor(
             f"{name}.{stored[0]}: the module is stored as {', '.join(stored)}, which is neither a plain weight, "
@@ -130,7 +130,7 @@ def _load_fp8(
         raise UnsupportedTensor(
             f"{name}.weight: holds float8_e4m3fn, but config.json has no quantization_config of method fp8"
         )
-    _refuse(checkpoint, name, ("weight", "weight_scale_inv", "bias"))
+    _refuse_others(checkpoint, name, ("weight", "weight_scale_inv"))
     height, width = scheme.fp8_block
     blocks = (-(-shape[0] // height), -(-shape[1] // width))
     scales = checkpoint.load(f"{name}.weight_scale_inv", blocks).repeat_interleave(height, dim=0)[: shape[0]]
@@ -154,7 +154,7 @@ def _load_int4(
         raise UnsupportedTensor(
             f"{name}.weight_packed: config.json has no quantization_config of method compressed-tensors"
         )
-    _refuse(checkpoint, name, ("weight_packed", "weight_scale", "weight_shape", "bias"))
+    _refuse_others(checkpoint, name, ("weight_packed", "weight_scale", "weight_shape"))
     stated = tuple(checkpoint.read(f"{name}.weight_shape", (2,)).tolist())
     if stated != shape:
         raise WrongShape(f"{name}.weight_shape: says {list(stated)}, config.json implies {list(shape)}")
@@ -179,8 +179,8 @@ def _grouped(name: str, columns: slice | None, width: int, group: int) -> slice:
     return slice(first // group, -(-end // group))
 
 
-def _refuse(checkpoint: Checkpoint, name: str, known: tuple[str, ...]) -> None:
-    """Zero points, activation scales and the like change what the codes mean."""
+def _refuse_others(checkpoint: Checkpoint, name: str, known: tuple[str, ...]) -> None:
+    """Zero points, orders of columns and the like change what the codes mean."""
     for part in checkpoint.children(name):
-        if part not in known:
+        if part.startswith("weight") and part not in known:
             raise UnsupportedTensor(f"{name}.{part}: is not implemented beside {known[0]}")

@@ -90,7 +90,7 @@ class WeightReader:
 
     def _weight(self, part: Part, columns: int) -> Weight:
         name = self._prefix + part.name
-        self._asked.update(f"{name}.{child}" for child in self._checkpoint.children(name) if child != "bias")
+        self._asked.update(f"{name}.{child}" for child in self._checkpoint.children(name) if child.startswith("weight"))
         weight = load_weight(self._checkpoint, name, (part.rows, columns), self._scheme)
         if part.reorder is None:
             return weight
