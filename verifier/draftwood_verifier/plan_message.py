@@ -1,8 +1,8 @@
 """A step as one array of int32: what rank 0 broadcasts and the other ranks execute.
 
-A message holds the rows that the step before has kept, then the plan. It takes 4 * (7 + 4 rows + 3 segments + 14 walks +
-table entries + 2 kept rows) bytes, or less: 40 KiB for 64 trees of 16 nodes over 16 pages each, beside 256 tokens of a
-prompt. Rows are at most batch * (nodes + 1) and the prefill chunk, table entries batch * pages of the longest context.
+A message holds the rows that the step before has kept, then the plan. It takes 4 * (7 + 4 rows + 3 segments + 14 walks
++ table entries + 2 kept rows) bytes, or less: 40 KiB for 64 trees of 16 nodes over 16 pages each, beside 256 tokens of
+a prompt. Rows are at most batch * (nodes + 1) and the prefill chunk, table entries batch * the longest context's pages.
 
 Features are not in it: only rank 0 has drafters, and hidden states are whole on every rank. Nor are trees: their nodes
 are rows of the plan.

@@ -14,6 +14,7 @@ from draftwood_verifier.cache.pool import KVPool
 from draftwood_verifier.model.decoder import DecoderModel
 from draftwood_verifier.model.loading import load_model
 from draftwood_verifier.parallel.groups import Group
+from draftwood_verifier.parallel.linear import Share
 from draftwood_verifier.parallel.sampling import ShardedSampler
 from draftwood_verifier.plan import CommitPlan, Path, StepPlan, Walk
 
@@ -23,16 +24,9 @@ Walker = Callable[[torch.Tensor, list[TreeWalk]], list[tuple[list[int], list[int
 
 def load_runner(target: FilePath, *, pages: int, page_size: int, group: Group | None = None) -> "Runner":
     """The target checkpoint, or this rank's share of it, with `pages` KV pages. Raises the checkpoint's errors."""
-    model = load_model(target, group)
-    c = model.config
-    pool = KVPool(
-        layers=c.num_hidden_layers,
-        pages=pages,
-        page_size=page_size,
-        kv_heads=c.num_key_value_heads,
-        head_dim=c.head_dim,
-    )
-    walk = walk_trees if group is None else ShardedSampler(group, model.vocabulary, c.vocab_size).walk
+    model = load_model(target, Share(group))
+    pool = KVPool(layers=model.config.num_hidden_layers, pages=pages, page_size=page_size, row=model.cache_row)
+    walk = walk_trees if group is None else ShardedSampler(group, model.vocabulary, model.config.vocab_size).walk
     return Runner(model, pool, walk)
 
 

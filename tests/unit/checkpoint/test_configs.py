@@ -40,7 +40,7 @@ def test_defaults(tmp_path: Path) -> None:
     config = load_model_config(write(tmp_path, **TARGET))
     assert (config.num_key_value_heads, config.head_dim, config.tie_word_embeddings) == (4, 16, False)
     assert config.rope == RopeConfig(theta=10000.0)
-    assert (config.qk_norm, config.attention_bias, config.eos_token_ids) == (False, False, (3,))
+    assert (config.attention_bias, config.eos_token_ids) == (False, (3,))
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,6 @@ def test_drafts_at_top_level_and_nested(tmp_path: Path) -> None:
     assert (config.block_size, config.mask_token_id, config.target_layer_ids) == (8, 99, (1, 5, 9))
     assert (config.num_target_layers, config.is_causal, config.sliding_window) == (12, None, None)
     assert config.layer_types == ("full_attention", "full_attention")
-    assert config.qk_norm
     nested = {**DRAFT, "dflash_config": {**DRAFT["dflash_config"], "block_size": 16, "num_target_layers": 36}}
     del nested["block_size"], nested["num_target_layers"]
     config = load_draft_config(write(tmp_path, **nested))

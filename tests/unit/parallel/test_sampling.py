@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from draftwood_kernels.sample import SamplingParams
 from draftwood_kernels.walk_tree import TreeWalk, walk_trees
 from draftwood_verifier.parallel.groups import Group
-from draftwood_verifier.parallel.linear import VOCABULARY_STEP, spread
+from draftwood_verifier.parallel.linear import Share
 from draftwood_verifier.parallel.sampling import NARROW, Paths, ShardedSampler
 from tests.unit.parallel.ranks import on_ranks
 
@@ -65,7 +65,7 @@ def draw_together(logits: NDArray[np.float32], asked: list[TreeWalk], ranks: int
     vocab = logits.shape[1]
 
     def act(group: Group) -> Paths:
-        held = spread("vocab_size", vocab, group.rank, ranks, step=VOCABULARY_STEP)
+        held = Share(group).vocabulary(vocab)
         return ShardedSampler(group, held, vocab).walk(torch.from_numpy(logits[:, held].copy()), asked)
 
     first, *others = on_ranks(ranks, act, group_type=kind)
