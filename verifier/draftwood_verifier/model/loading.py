@@ -10,6 +10,7 @@ from draftwood_kernels.rotary import RotaryTable
 from draftwood_verifier.model.decoder import DecoderModel, DecoderWeights
 from draftwood_verifier.model.families import family_of
 from draftwood_verifier.model.family import Blueprint
+from draftwood_verifier.model.freed_memory import return_freed_memory
 from draftwood_verifier.model.progress import shown
 from draftwood_verifier.model.weights import Linear, Part, WeightReader
 
@@ -35,10 +36,10 @@ def load_model(folder: Path) -> DecoderModel:
 def _weights(reader: WeightReader, blueprint: Blueprint) -> DecoderWeights:
     c = blueprint.config
     embedding = reader.tensor("model.embed_tokens.weight", c.vocab_size, c.hidden_size)
-    layers = [
-        blueprint.load_layer(reader.under(f"model.layers.{index}."), index)
-        for index in shown(c.num_hidden_layers, "loading layers")
-    ]
+    layers = []
+    for index in shown(c.num_hidden_layers, "loading layers"):
+        layers.append(blueprint.load_layer(reader.under(f"model.layers.{index}."), index))
+        return_freed_memory()
     norm = reader.tensor("model.norm.weight", c.hidden_size)
     if c.tie_word_embeddings:
         head: Linear = PackedLinear(embedding)
