@@ -79,13 +79,14 @@ def load_weight(
     if f"{name}.weight" in checkpoint:
         if checkpoint.dtype(f"{name}.weight") == torch.float8_e4m3fn:
             return _load_fp8(checkpoint, name, shape, scheme, rows, columns)
-        _refuse_others(checkpoint, name, ("weight",))
     elif stored := checkpoint.children(name):
         raise UnsupportedTensor(
             f"{name}.{stored[0]}: the module is stored as {', '.join(stored)}, which is neither a plain weight, "
             "nor fp8 with weight_scale_inv, nor packed int4 with weight_scale"
         )
-    return checkpoint.load(f"{name}.weight", shape, rows=rows, columns=columns)
+    weight = checkpoint.load(f"{name}.weight", shape, rows=rows, columns=columns)
+    _refuse_others(checkpoint, name, ("weight",))
+    return weight
 
 
 def _fp8_block(config: Fields) -> tuple[int, int]:

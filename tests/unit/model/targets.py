@@ -89,12 +89,15 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "kimi-k2": {"family": "kimi_k2", **_LATENT, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 2.8},
     "kimi-k25": {"family": "kimi_k25", **_LATENT, "n_group": 1, "topk_group": 1, "n_shared_experts": 1},
 }  # fmt: skip
+# Sizes that groups of 32 divide, for quantised copies.
+_WIDE = {"hidden_size": 64, "moe_intermediate_size": 64}
+QUANTIZED_VARIANTS = {f"{name}-wide": {**VARIANTS[name], **_WIDE} for name in ("qwen3-moe", "kimi-k2", "kimi-k25")}
 # One of every kind of layer and cache.
 KINDS = ("qwen3-tied", "llama-llama3", "qwen3-moe", "deepseek", "deepseek-no-query-latent", "kimi-k25")
 
 
 def write_target(variant: str, folder: Path) -> Path:
-    options = {**_SIZES, **VARIANTS[variant]}
+    options = {**_SIZES, **(VARIANTS | QUANTIZED_VARIANTS)[variant]}
     family, shard = options.pop("family"), options.pop("max_shard_size", "1GB")
     torch.manual_seed(sum(map(ord, variant)))
     model = _make_model(family, options)

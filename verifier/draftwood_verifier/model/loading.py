@@ -10,9 +10,10 @@ from draftwood_kernels.rotary import RotaryTable
 from draftwood_verifier.model.decoder import DecoderModel, DecoderWeights
 from draftwood_verifier.model.families import family_of
 from draftwood_verifier.model.family import Blueprint
+from draftwood_verifier.model.freed_memory import return_freed_memory
 from draftwood_verifier.model.progress import shown
 from draftwood_verifier.model.weights import Linear, Part, WeightReader
-from draftwood_verifier.parallel.linear import Share, length
+from draftwood_verifier.parallel.linear import ALONE, Share, length
 
 
 def load_blueprint(folder: Path) -> Blueprint:
@@ -21,7 +22,7 @@ def load_blueprint(folder: Path) -> Blueprint:
     return family_of(config.model_type).blueprint(config, load_text_fields(folder))
 
 
-def load_model(folder: Path, share: Share) -> DecoderModel:
+def load_model(folder: Path, share: Share = ALONE) -> DecoderModel:
     """This rank's share of a model.
 
     Raises UnsupportedConfig for families and splits that are not implemented, and the checkpoint's own errors.
@@ -45,10 +46,10 @@ def _weights(reader: WeightReader, blueprint: Blueprint) -> DecoderWeights:
     c = blueprint.config
     vocabulary = reader.share.vocabulary(c.vocab_size)
     embedding = reader.tensor("model.embed_tokens.weight", c.vocab_size, c.hidden_size, rows=vocabulary)
-    layers = [
-        blueprint.load_layer(reader.under(f"model.layers.{index}."), index)
-        for index in shown(c.num_hidden_layers, "loading layers")
-    ]
+    layers = []
+    for index in shown(c.num_hidden_layers, "loading layers"):
+        layers.append(blueprint.load_layer(reader.under(f"model.layers.{index}."), index))
+        return_freed_memory()
     norm = reader.tensor("model.norm.weight", c.hidden_size)
     if c.tie_word_embeddings:
         head: Linear = PackedLinear(embedding)

@@ -74,6 +74,9 @@ class Share:
         return _Summed(_PartialEmbedding(weight, first), self._group)
 
 
+ALONE = Share(None)
+
+
 def length(part: slice) -> int:
     return int(part.stop - part.start)
 
