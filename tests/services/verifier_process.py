@@ -37,8 +37,8 @@ _SIZES: dict[str, Any] = {
 _EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": True}
 
 
-def write_checkpoint(folder: Path, model_type: str = "qwen3", seed: int = 4) -> Path:
-    torch.manual_seed(seed)
+def write_checkpoint(folder: Path, model_type: str = "qwen3") -> Path:
+    torch.manual_seed(5)
     options = {**_SIZES, **(_EXPERTS if model_type.endswith("_moe") else {})}
     AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **options)).save_pretrained(folder)
     return folder

@@ -8,6 +8,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from draftwood_checkpoint.errors import UnsupportedTensor
 from draftwood_kernels.sample import SamplingParams
 from draftwood_kernels.walk_tree import TreeWalk
 from draftwood_verifier import plan as plans
@@ -16,6 +17,7 @@ from draftwood_verifier.plan import CommitPlan, StepPlan
 from draftwood_verifier.plan_message import encode
 from draftwood_verifier.ranks import FRAME_BYTES, Leader, follow
 from draftwood_verifier.runner import Runner, load_runner
+from tests.unit.model.quantized import FP8_CONFIG, encode_fp8, write_quantized
 from tests.unit.model.targets import GREEDY, VOCAB, chain, commit_plan, decode, make_plan, make_tree
 from tests.unit.parallel.ranks import on_ranks
 from tests.unit.parallel.steadiness import MARGIN, check_steady
@@ -142,6 +144,23 @@ def test_logits_and_features(variant: str, ranks: int, target: Target) -> None:
     np.testing.assert_allclose(parts[0][1], features, atol=ATOL)
     # Routers decide on every rank for itself: that needs the same bits.
     assert len({held.tobytes() for _, held in parts}) == 1
+
+
+def quantized(source: Path, folder: Path, chosen: str) -> Path:
+    return write_quantized(source, folder, encode_fp8, FP8_CONFIG, chosen)[0]
+
+
+def test_quantised_weights_are_split_between_groups(target: Target, tmp_path: Path) -> None:
+    """80 inner columns in groups of 32: one group for one rank, one and a half for the other."""
+    folder, plan = quantized(target("llama"), tmp_path, ".mlp."), make_plan([chain(prompt(30), 0, TABLE)])
+    parts = on_ranks(2, lambda group: load(folder, group).forward(plan).numpy())
+    np.testing.assert_allclose(np.concatenate(parts, axis=1), load(folder).forward(plan).numpy(), atol=ATOL)
+
+
+def test_a_split_through_a_group_names_the_tensor(target: Target, tmp_path: Path) -> None:
+    folder = quantized(target("llama"), tmp_path, ".self_attn.")
+    with pytest.raises(UnsupportedTensor, match=r"o_proj\.weight: columns .* do not start and end at groups of 32"):
+        on_ranks(2, lambda group: load(folder, group))
 
 
 @pytest.mark.parametrize("name", SAMPLINGS)
