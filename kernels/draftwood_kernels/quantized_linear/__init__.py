@@ -15,6 +15,10 @@ __all__ = ["QuantizedLinear", "dequantize", "quantized_linear"]
 
 def quantized_linear(x: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, group: int) -> torch.Tensor:
     """x [N, I] -> x @ weight.T, a new tensor [N, O] of x's type."""
+    if x.is_cuda:
+        from draftwood_kernels.quantized_linear import kernel  # noqa: PLC0415
+
+        return kernel.quantized_linear(x, codes, scales, group)
     return reference.quantized_linear(x, codes, scales, group)
 
 

@@ -43,6 +43,24 @@ def test_defaults(tmp_path: Path) -> None:
     assert (config.attention_bias, config.eos_token_ids) == (False, (3,))
 
 
+def test_the_language_model_inside_a_model_that_sees(tmp_path: Path) -> None:
+    inner = {**TARGET, "model_type": "kimi_k2", "tie_word_embeddings": False, "eos_token_id": 7}
+    write(
+        tmp_path, model_type="kimi_k25", text_config=inner, tie_word_embeddings=True, vision_config={"hidden_size": 9}
+    )
+    config = load_model_config(tmp_path)
+    assert (config.model_type, config.hidden_size, config.eos_token_ids) == ("kimi_k25", 64, (7,))
+    assert not config.tie_word_embeddings
+    write(tmp_path, model_type="kimi_k25", text_config="inner")
+    with pytest.raises(UnsupportedConfig, match="text_config: not an object"):
+        load_model_config(tmp_path)
+
+
+def test_the_head_size_of_latent_attention_is_its_rotated_part(tmp_path: Path) -> None:
+    fields = {**TARGET, "hidden_size": 60, "kv_lora_rank": 16, "qk_rope_head_dim": 8}
+    assert load_model_config(write(tmp_path, **fields)).head_dim == 8
+
+
 @pytest.mark.parametrize(
     "fields",
     [
