@@ -29,10 +29,24 @@ class StackOptions:
     context_pages: int | None = None
     # A module, and what comes before the drafter's options.
     drafter_module: tuple[str, ...] = ("draftwood_drafter",)
+    tensor_parallel: int = 1
 
-    def verifier_arguments(self) -> list[str]:
+    def __post_init__(self) -> None:
+        if self.tensor_parallel < 1:
+            raise ValueError(f"tensor_parallel: {self.tensor_parallel} is below 1")
+
+    def verifier_command(self) -> tuple[str, list[str]]:
+        """The module to run and its arguments; several ranks are started by torchrun."""
+        module, arguments = "draftwood_verifier", self._verifier_arguments()
+        if self.tensor_parallel == 1:
+            return module, arguments
+        ranks = ["--standalone", "--nproc-per-node", str(self.tensor_parallel)]
+        return "torch.distributed.run", [*ranks, "-m", module, *arguments]
+
+    def _verifier_arguments(self) -> list[str]:
+        threads = max(1, tuning.VERIFIER_THREADS // self.tensor_parallel)
         arguments = ["--target", str(self.target), "--listen", self.verifier, "--model-name", self.model_name]
-        arguments += ["--node-limit", str(self.node_limit), "--threads", str(tuning.VERIFIER_THREADS)]
+        arguments += ["--node-limit", str(self.node_limit), "--threads", str(threads)]
         return arguments + _optional("--kv-pages", self.kv_pages)
 
     def drafter_arguments(self, draft: Path, verifier: str, listen: str) -> list[str]:
@@ -95,7 +109,7 @@ def running_stack(options: StackOptions, log: IO[str] | None = None) -> Iterator
     started: list[ServiceProcess] = []
     stack: Stack | None = None
     try:
-        verifier = start_service("verifier", "draftwood_verifier", options.verifier_arguments(), log=log)
+        verifier = start_service("verifier", *options.verifier_command(), log=log)
         started.append(verifier)
         arguments = options.gateway_arguments(verifier.addresses["address"])
         gateway = start_service("gateway", "draftwood_gateway", arguments, log=log)

@@ -26,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model-name", default="draftwood", help="what clients call the model")
     parser.add_argument("--node-limit", type=int, default=tuning.NODE_LIMIT, help="tree nodes when requests don't say")
     parser.add_argument("--kv-pages", type=int, help="pages of the target's KV cache")
+    parser.add_argument("--tensor-parallel", type=int, default=1, help="ranks that the target is spread over")
     parser.add_argument("--context-pages", type=int, help="pages of the drafter's KV cache")
 
 
@@ -60,6 +61,7 @@ def _options(arguments: argparse.Namespace) -> StackOptions:
         node_limit=arguments.node_limit,
         kv_pages=arguments.kv_pages,
         context_pages=arguments.context_pages,
+        tensor_parallel=arguments.tensor_parallel,
     )
 
 

@@ -34,7 +34,7 @@ def load_draft_config(folder: Path) -> DraftConfig:
     shared = {field.name: getattr(base, field.name) for field in fields(ModelConfig)}
     layer_types = _layer_types(top, base.num_hidden_layers)
     return DraftConfig(
-        **{**shared, "qk_norm": True},
+        **shared,
         block_size=positive_int(merged, "block_size"),
         mask_token_id=_mask_token_id(merged),
         target_layer_ids=_target_layer_ids(merged),

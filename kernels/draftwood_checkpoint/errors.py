@@ -3,6 +3,8 @@
 CheckpointError (a ValueError)
 ├── MissingTensor
 ├── WrongShape
+├── UnsupportedTensor
+├── UnexpectedTensor
 └── UnsupportedConfig
 """
 
@@ -17,6 +19,14 @@ class MissingTensor(CheckpointError):
 
 class WrongShape(CheckpointError):
     """A tensor does not have the shape that config.json implies."""
+
+
+class UnsupportedTensor(CheckpointError):
+    """A tensor is stored in a way that is not implemented."""
+
+
+class UnexpectedTensor(CheckpointError):
+    """The checkpoint holds a tensor that the model would leave out of its arithmetic."""
 
 
 class UnsupportedConfig(CheckpointError):

@@ -36,19 +36,33 @@ class ModelConfig:
     rope: RopeConfig
     tie_word_embeddings: bool
     max_position_embeddings: int
-    qk_norm: bool
     attention_bias: bool
     eos_token_ids: tuple[int, ...]
 
 
 def load_model_config(folder: Path) -> ModelConfig:
     """Raises UnsupportedConfig naming the field that is missing, malformed or not implemented."""
-    fields = read_fields(folder / "config.json")
+    fields = load_text_fields(folder)
     # Drafts may have sliding layers, so this is not in `model_config`.
     if fields.get("use_sliding_window"):
         raise UnsupportedConfig("config.json: use_sliding_window: not implemented for a target")
     generation = folder / "generation_config.json"
     return model_config(fields, read_fields(generation) if generation.is_file() else {})
+
+
+def load_text_fields(folder: Path) -> Fields:
+    """config.json, or of a model that sees more than text what it says of its language model.
+
+    The model type stays that of the whole, because it decides how tensors are named.
+    """
+    fields = read_fields(folder / "config.json")
+    text = fields.get("text_config")
+    if text is None:
+        return fields
+    if not isinstance(text, dict):
+        raise UnsupportedConfig("config.json: text_config: not an object")
+    outer = {name: fields[name] for name in ("eos_token_id", "quantization_config") if name in fields}
+    return {**outer, **text, "model_type": fields.get("model_type", "")}
 
 
 def model_config(fields: Fields, generation: Fields) -> ModelConfig:
@@ -60,7 +74,8 @@ def model_config(fields: Fields, generation: Fields) -> ModelConfig:
     kv_heads = positive_int(fields, "num_key_value_heads", heads)
     if heads % kv_heads:
         raise UnsupportedConfig(f"config.json: num_attention_heads: {heads} is no multiple of {kv_heads} KV heads")
-    head_dim = positive_int(fields, "head_dim", hidden // heads)
+    # Latent attention gives the size of the rotated part only; its heads have parts of their own sizes.
+    head_dim = positive_int(fields, "head_dim", fields.get("qk_rope_head_dim") or hidden // heads)
     if head_dim % 2:
         raise UnsupportedConfig(f"config.json: head_dim: {head_dim} is odd")
     return ModelConfig(
@@ -76,7 +91,6 @@ def model_config(fields: Fields, generation: Fields) -> ModelConfig:
         rope=rope_config(fields),
         tie_word_embeddings=bool(fields.get("tie_word_embeddings", False)),
         max_position_embeddings=positive_int(fields, "max_position_embeddings"),
-        qk_norm=model_type == "qwen3",
         attention_bias=bool(fields.get("attention_bias", False)),
         eos_token_ids=_eos_token_ids(fields, generation),
     )

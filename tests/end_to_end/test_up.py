@@ -18,10 +18,10 @@ STOP_S = 30.0
 
 
 @contextmanager
-def launched() -> Iterator[tuple[subprocess.Popen[str], str]]:
+def launched(*options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A launcher whose services are healthy, and what it printed until then."""
     addresses = [word for flag in ("--grpc", "--http", "--verifier") for word in (flag, "127.0.0.1:0")]
-    command = [sys.executable, "-m", "draftwood", "up", *addresses]
+    command = [sys.executable, "-m", "draftwood", "up", *addresses, *options]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
@@ -57,6 +57,31 @@ def test_ctrl_c_stops_all_services() -> None:
         launcher.send_signal(signal.SIGINT)
         assert launcher.wait(STOP_S) == 0
         assert survivors(0.0) == []
+
+
+def complete(printed: str) -> str:
+    """Greedy text from the OpenAI front door that `printed` names."""
+    http = next(word for word in printed.split() if word.startswith("http://"))
+    body = {"model": "draftwood", "prompt": "def add(a, b):", "max_tokens": 32, "temperature": 0}
+    request = urllib.request.Request(
+        f"{http}/completions", json.dumps(body).encode(), headers={"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=60) as reply:
+        return str(json.load(reply)["choices"][0]["text"])
+
+
+def test_two_ranks_serve_the_same_text_and_stop_together() -> None:
+    with launched() as (launcher, printed):
+        expected = complete(printed)
+    with launched("--tensor-parallel", "2") as (launcher, printed):
+        services = children_of(launcher.pid)
+        ranks = [rank for pid in services for rank in children_of(pid)]
+        assert len(ranks) == 2
+        with watched([*services, *ranks]) as survivors:
+            assert complete(printed) == expected
+            launcher.send_signal(signal.SIGINT)
+            assert launcher.wait(STOP_S) == 0
+            assert survivors(0.0) == []
 
 
 def test_a_killed_launcher_takes_its_services_along() -> None:

@@ -23,8 +23,8 @@ from tests.services.scripted_drafter import Script, ScriptedDrafter, make_tree
 LIMIT_S = 60.0
 
 
-def run(coroutine: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(coroutine, LIMIT_S))
+def run(coroutine: Coroutine[Any, Any, None], *, limit_s: float = LIMIT_S) -> None:
+    asyncio.run(asyncio.wait_for(coroutine, limit_s))
 
 
 @dataclass

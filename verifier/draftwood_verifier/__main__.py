@@ -1,36 +1,40 @@
-"""python -m draftwood_verifier: serve one target model until SIGTERM or SIGINT."""
+"""python -m draftwood_verifier: serve one target model until SIGTERM or SIGINT; under torchrun, on several ranks."""
 
 import asyncio
 import json
 import logging
 import signal
 import sys
-from pathlib import Path
 
 import torch
 
 from draftwood_checkpoint.model_config import tokenizer_fingerprint
 from draftwood_verifier.budget import storage
-from draftwood_verifier.budget.cost_table import Axes, batch_axis
-from draftwood_verifier.budget.policy import Policy
-from draftwood_verifier.budget.startup import measure_costs
+from draftwood_verifier.budget.first_policy import costs_file, first_policy
 from draftwood_verifier.config import VerifierConfig, parse_config
-from draftwood_verifier.runner import Runner, load_runner
+from draftwood_verifier.parallel.groups import Group, GroupLost
+from draftwood_verifier.parallel.launch import is_follower, joined
+from draftwood_verifier.parallel.lifeline import end_process
+from draftwood_verifier.ranks import Leader, follow
+from draftwood_verifier.runner import load_runner
 from draftwood_verifier.service import VerifierService
 from draftwood_wire.errors import DraftwoodError
 
-_LOG = logging.getLogger(__name__)
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-async def serve(config: VerifierConfig) -> None:
+async def serve(config: VerifierConfig, group: Group | None) -> None:
     """Load, listen, say so on stdout, and stop in order when told to."""
     stop = asyncio.Event()
-    for name in (signal.SIGTERM, signal.SIGINT):
+    for name in _SIGNALS:
         asyncio.get_running_loop().add_signal_handler(name, stop.set)
-    runner = load_runner(config.target, pages=config.kv_pages, page_size=config.page_size)
-    costs = costs_file(config)
-    policy = first_policy(config, runner, costs)
-    service = VerifierService(config, runner, policy, tokenizer_fingerprint=tokenizer_fingerprint(config.target))
+    runner = load_runner(config.target, pages=config.kv_pages, page_size=config.page_size, group=group)
+    leader = Leader(runner, group) if group else None
+    costs = costs_file(config, ranks=group.size if group else 1)
+    policy = first_policy(config, leader or runner, costs)
+    service = VerifierService(
+        config, leader or runner, policy, tokenizer_fingerprint=tokenizer_fingerprint(config.target)
+    )
     await service.start()
     host = config.listen.rpartition(":")[0]
     print(json.dumps({"event": "listening", "address": f"{host}:{service.port}"}), flush=True)
@@ -41,31 +45,17 @@ async def serve(config: VerifierConfig) -> None:
     failed.cancel()
     await service.stop()
     storage.save(policy, costs)
+    if leader:
+        leader.stop()
 
 
-def costs_file(config: VerifierConfig) -> Path:
-    """Where this target's measured costs are kept on this machine."""
-    if config.costs:
-        return Path(config.costs)
-    name = storage.file_name(
-        config.target,
-        software=torch.__version__,
-        device=torch.backends.cpu.get_cpu_capability(),
-        threads=torch.get_num_threads(),
-        axes=Axes(sequences=batch_axis(config.max_batch)),
-    )
-    return storage.cache_folder() / name
-
-
-def first_policy(config: VerifierConfig, runner: Runner, costs: Path) -> Policy:
-    """What an earlier run measured, or a measurement of a few seconds that is kept for later runs."""
-    policy = storage.load(costs)
-    if policy is None:
-        axes = Axes(sequences=batch_axis(config.max_batch))
-        _LOG.info("measuring step costs, kept in %s", costs)
-        policy = Policy(measure_costs(runner, axes=axes, pages=config.kv_pages, page_size=config.page_size))
-        storage.save(policy, costs)
-    return policy
+def _run(config: VerifierConfig) -> None:
+    with joined() as group:
+        if group is None or group.leads:
+            asyncio.run(serve(config, group))
+        else:
+            runner = load_runner(config.target, pages=config.kv_pages, page_size=config.page_size, group=group)
+            follow(runner, group)
 
 
 def main() -> int:
@@ -73,8 +63,14 @@ def main() -> int:
     config = parse_config()
     if config.threads:
         torch.set_num_threads(config.threads)
+    if is_follower():
+        # Whoever ends the service tells all of its processes; these are needed until rank 0 is done.
+        for name in _SIGNALS:
+            signal.signal(name, signal.SIG_IGN)
     try:
-        asyncio.run(serve(config))
+        _run(config)
+    except GroupLost as error:
+        end_process(str(error))
     except (DraftwoodError, ValueError, OSError) as error:
         print(f"draftwood_verifier: {error}", file=sys.stderr)
         return 1

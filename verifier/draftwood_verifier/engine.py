@@ -14,6 +14,7 @@ from draftwood_verifier import commit as rounds
 from draftwood_verifier.commit import Commit
 from draftwood_verifier.drafting import DrafterLink, DrafterPool
 from draftwood_verifier.pace import Pace
+from draftwood_verifier.parallel.groups import GroupLost
 from draftwood_verifier.plan import CommitPlan, Path, Runner
 from draftwood_verifier.record import StepObserver, StepRecord
 from draftwood_verifier.scheduler import Scheduler, Segment, SegmentKind, Step
@@ -118,6 +119,8 @@ class Engine:
             kept = self._kept_rows(step, commits)
             if len(kept.rows):
                 self.runner.commit(kept)
+        except GroupLost:
+            raise
         except Exception:
             _LOG.exception("a step failed; its %d segments end", len(step.segments))
             for sequence in {id(s.sequence): s.sequence for s in step.segments}.values():

@@ -1,5 +1,6 @@
-"""Executes step plans on one device: forward, sampling, walks, commit."""
+"""Executes step plans on one device: forward, sampling, walks, commit. In a group, with a share of the model."""
 
+from collections.abc import Callable
 from pathlib import Path as FilePath
 
 import numpy as np
@@ -12,27 +13,27 @@ from draftwood_kernels.walk_tree import TreeWalk, walk_trees
 from draftwood_verifier.cache.pool import KVPool
 from draftwood_verifier.model.decoder import DecoderModel
 from draftwood_verifier.model.loading import load_model
+from draftwood_verifier.parallel.groups import Group
+from draftwood_verifier.parallel.linear import Share
+from draftwood_verifier.parallel.sampling import ShardedSampler
 from draftwood_verifier.plan import CommitPlan, Path, StepPlan, Walk
 
+# Logits of this rank's tokens [K, v] and walks -> for each walk the drawn tokens and the nodes they were drawn at.
+Walker = Callable[[torch.Tensor, list[TreeWalk]], list[tuple[list[int], list[int]]]]
 
-def load_runner(target: FilePath, *, pages: int, page_size: int) -> "Runner":
-    """The target checkpoint with `pages` KV pages. Raises the checkpoint's errors."""
-    model = load_model(target)
-    c = model.config
-    pool = KVPool(
-        layers=c.num_hidden_layers,
-        pages=pages,
-        page_size=page_size,
-        kv_heads=c.num_key_value_heads,
-        head_dim=c.head_dim,
-    )
-    return Runner(model, pool)
+
+def load_runner(target: FilePath, *, pages: int, page_size: int, group: Group | None = None) -> "Runner":
+    """The target checkpoint, or this rank's share of it, with `pages` KV pages. Raises the checkpoint's errors."""
+    model = load_model(target, Share(group))
+    pool = KVPool(layers=model.config.num_hidden_layers, pages=pages, page_size=page_size, row=model.cache_row)
+    walk = walk_trees if group is None else ShardedSampler(group, model.vocabulary, model.config.vocab_size).walk
+    return Runner(model, pool, walk)
 
 
 class Runner:
-    """Implements `plan.Runner`."""
+    """Implements `plan.Runner`; on a rank other than 0, `execute` computes, and its paths hold no token."""
 
-    def __init__(self, model: DecoderModel, pool: KVPool) -> None:
+    def __init__(self, model: DecoderModel, pool: KVPool, walk: Walker = walk_trees) -> None:
         config = model.config
         self.vocab_size = config.vocab_size
         self.hidden_size = config.hidden_size
@@ -41,6 +42,7 @@ class Runner:
         self.eos_token_ids = config.eos_token_ids
         self._model = model
         self._pool = pool
+        self._walk = walk
         self._feature_layers: tuple[int, ...] = ()
         self._features: dict[int, torch.Tensor] = {}
         self._rows = 0
@@ -55,7 +57,7 @@ class Runner:
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> list[Path]:
         logits = self.forward(plan)
-        taken = walk_trees(logits, [_tree_walk(walk) for walk in plan.walks])
+        taken = self._walk(logits, [_tree_walk(walk) for walk in plan.walks])
         return [
             Path(tokens=tokens, rows=[int(plan.logit_rows[walk.first_logit + node]) for node in nodes])
             for walk, (tokens, nodes) in zip(plan.walks, taken, strict=True)
@@ -63,7 +65,7 @@ class Runner:
 
     @torch.inference_mode()
     def forward(self, plan: StepPlan) -> torch.Tensor:
-        """Logits of plan.logit_rows, float32 [K, V]; features and scratch keep the step's rows."""
+        """Logits of plan.logit_rows, float32 [K, v]; features and scratch keep the step's rows."""
         output = self._model.forward(
             torch.from_numpy(plan.token_ids),
             torch.from_numpy(plan.positions),

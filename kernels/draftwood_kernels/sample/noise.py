@@ -9,9 +9,9 @@ from draftwood_kernels.sample.philox import philox_words, philox_words_at
 _ALL_WORDS_VOCAB = 16384
 
 
-def gumbel(seed: int, position: int, vocab_size: int) -> NDArray[np.float32]:
-    """Noise of every token at absolute position `position`, float32 [V]."""
-    return _gumbel(philox_words(seed, position, vocab_size))
+def gumbel(seed: int, position: int, count: int, first: int = 0) -> NDArray[np.float32]:
+    """Noise of tokens first … first + count - 1 at absolute position `position`; first is a multiple of 4."""
+    return _gumbel(philox_words(seed, position, count, first))
 
 
 def gumbel_at(seed: int, position: int, ids: NDArray[np.integer], vocab_size: int) -> NDArray[np.float32]:

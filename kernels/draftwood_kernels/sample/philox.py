@@ -15,10 +15,11 @@ _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
 
 
-def philox_words(seed: int, position: int, count: int) -> NDArray[np.uint64]:
-    """The words of tokens 0 … count - 1, uint64 [count]."""
+def philox_words(seed: int, position: int, count: int, first: int = 0) -> NDArray[np.uint64]:
+    """The words of tokens first … first + count - 1, uint64 [count]; first is a multiple of 4."""
+    assert first % 4 == 0, f"tokens from {first} on begin inside a counter"
     # NumPy steps its 256-bit counter before the first word, so it starts one lower.
-    start = (position * _WORD - 1) % _WORD**4
+    start = (position * _WORD + first // 4 - 1) % _WORD**4
     counter = np.array([start >> shift & (_WORD - 1) for shift in (0, 64, 128, 192)], np.uint64)
     generator = np.random.Philox(counter=counter, key=np.array([seed, 0], np.uint64))
     return generator.random_raw(count)

@@ -17,21 +17,27 @@ def tree_attention(
     workspace: torch.Tensor,
     layout: AttentionLayout,
 ) -> torch.Tensor:
-    if layout.extension_slots is not None:
-        assert layout.extension_rows is not None
-        extending = fresh if len(layout.extension_rows) == len(fresh) else fresh.index_select(0, layout.extension_rows)
-        pages.index_copy_(0, layout.extension_slots, extending)
+    extend_pages(fresh, pages, layout)
     outputs = [
-        _attend(queries[s.first : s.end], _keys_values(s, fresh, pages, workspace, layout.page_size), s.mask)
+        _attend(queries[s.first : s.end], side_by_side(s, fresh, pages, workspace, layout.page_size), s.mask)
         for s in layout.segments
     ]
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
 
-def _keys_values(
+def extend_pages(fresh: torch.Tensor, pages: torch.Tensor, layout: AttentionLayout) -> None:
+    """Rows of segments whose pages have room behind the prefix go there."""
+    if layout.extension_slots is None:
+        return
+    assert layout.extension_rows is not None
+    extending = fresh if len(layout.extension_rows) == len(fresh) else fresh.index_select(0, layout.extension_rows)
+    pages.index_copy_(0, layout.extension_slots, extending)
+
+
+def side_by_side(
     segment: Segment, fresh: torch.Tensor, pages: torch.Tensor, workspace: torch.Tensor, page_size: int
 ) -> torch.Tensor:
-    """[P + R, C, D], a view into the pages or the workspace."""
+    """Prefix and rows of a segment [P + R, C, D], a view into the pages or the workspace."""
     length = segment.prefix_len + segment.end - segment.first
     if segment.start is not None:
         return pages[segment.start : segment.start + length]

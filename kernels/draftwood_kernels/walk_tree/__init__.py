@@ -6,9 +6,9 @@ Shapes: R logit rows, V vocabulary, N nodes. One dispatch point; on a GPU one la
 import torch
 
 from draftwood_kernels.walk_tree import reference
-from draftwood_kernels.walk_tree.reference import TreeWalk
+from draftwood_kernels.walk_tree.reference import TreeWalk, follow
 
-__all__ = ["TreeWalk", "walk_trees"]
+__all__ = ["TreeWalk", "follow", "walk_trees"]
 
 
 def walk_trees(logits: torch.Tensor, walks: list[TreeWalk]) -> list[tuple[list[int], list[int]]]:

@@ -24,17 +24,17 @@ class TreeWalk:
 def walk_trees(logits: torch.Tensor, walks: list[TreeWalk]) -> list[tuple[list[int], list[int]]]:
     best: list[int] = logits.argmax(dim=-1).tolist() if any(walk.sampling.is_greedy for walk in walks) else []
     rows: NDArray[np.float32] = logits.numpy()
-    return [_follow(walk, _chooser(walk, best, rows)) for walk in walks]
+    return [follow(walk, _chooser(walk, best, rows)) for walk in walks]
 
 
 def _chooser(walk: TreeWalk, best: list[int], rows: NDArray[np.float32]) -> Callable[[int, int], int]:
-    """(node, depth) -> token."""
     if walk.sampling.is_greedy:
         return lambda node, _: best[walk.first_row + node]
     return lambda node, depth: draw(rows[walk.first_row + node], walk.sampling, walk.position + depth)
 
 
-def _follow(walk: TreeWalk, choose: Callable[[int, int], int]) -> tuple[list[int], list[int]]:
+def follow(walk: TreeWalk, choose: Callable[[int, int], int]) -> tuple[list[int], list[int]]:
+    """The path of one tree; choose(node, depth) -> the token drawn there."""
     keys = zip(walk.parents.tolist(), walk.token_ids.tolist(), strict=True)
     children = {key: node for node, key in enumerate(keys, start=1)}
     tokens: list[int] = []

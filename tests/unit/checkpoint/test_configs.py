@@ -40,7 +40,25 @@ def test_defaults(tmp_path: Path) -> None:
     config = load_model_config(write(tmp_path, **TARGET))
     assert (config.num_key_value_heads, config.head_dim, config.tie_word_embeddings) == (4, 16, False)
     assert config.rope == RopeConfig(theta=10000.0)
-    assert (config.qk_norm, config.attention_bias, config.eos_token_ids) == (False, False, (3,))
+    assert (config.attention_bias, config.eos_token_ids) == (False, (3,))
+
+
+def test_the_language_model_inside_a_model_that_sees(tmp_path: Path) -> None:
+    inner = {**TARGET, "model_type": "kimi_k2", "tie_word_embeddings": False, "eos_token_id": 7}
+    write(
+        tmp_path, model_type="kimi_k25", text_config=inner, tie_word_embeddings=True, vision_config={"hidden_size": 9}
+    )
+    config = load_model_config(tmp_path)
+    assert (config.model_type, config.hidden_size, config.eos_token_ids) == ("kimi_k25", 64, (7,))
+    assert not config.tie_word_embeddings
+    write(tmp_path, model_type="kimi_k25", text_config="inner")
+    with pytest.raises(UnsupportedConfig, match="text_config: not an object"):
+        load_model_config(tmp_path)
+
+
+def test_the_head_size_of_latent_attention_is_its_rotated_part(tmp_path: Path) -> None:
+    fields = {**TARGET, "hidden_size": 60, "kv_lora_rank": 16, "qk_rope_head_dim": 8}
+    assert load_model_config(write(tmp_path, **fields)).head_dim == 8
 
 
 @pytest.mark.parametrize(
@@ -84,7 +102,6 @@ def test_drafts_at_top_level_and_nested(tmp_path: Path) -> None:
     assert (config.block_size, config.mask_token_id, config.target_layer_ids) == (8, 99, (1, 5, 9))
     assert (config.num_target_layers, config.is_causal, config.sliding_window) == (12, None, None)
     assert config.layer_types == ("full_attention", "full_attention")
-    assert config.qk_norm
     nested = {**DRAFT, "dflash_config": {**DRAFT["dflash_config"], "block_size": 16, "num_target_layers": 36}}
     del nested["block_size"], nested["num_target_layers"]
     config = load_draft_config(write(tmp_path, **nested))

@@ -1,5 +1,6 @@
 """Tiny random targets that transformers writes, their logits as transformers computes them, and step plans."""
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.models.kimi_k25.configuration_kimi_k25 import Kimi_K25Config
+from transformers.models.kimi_k25.modeling_kimi_k25 import Kimi_K25ForConditionalGeneration
 
 from draftwood_kernels.sample import SamplingParams
 from draftwood_verifier.plan import CommitPlan, StepPlan, Walk
@@ -34,6 +38,26 @@ _LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
+_MOE = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 40, "head_dim": 16}
+_LATENT: dict[str, Any] = {
+    "num_key_value_heads": 6,
+    "kv_lora_rank": 24,
+    "q_lora_rank": 20,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 12,
+    "n_routed_experts": 8,
+    "n_shared_experts": 2,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 40,
+    "n_group": 4,
+    "topk_group": 2,
+    "first_k_dense_replace": 1,
+    "rope_parameters": {
+        "rope_type": "yarn", "rope_theta": 1000.0, "factor": 4.0, "original_max_position_embeddings": 64,
+        "mscale": 0.8, "mscale_all_dim": 0.6, "beta_fast": 32.0, "beta_slow": 1.0,
+    },
+}  # fmt: skip
 VARIANTS: dict[str, dict[str, Any]] = {
     "qwen3-tied": {"family": "qwen3", "tie_word_embeddings": True, "head_dim": 16},
     "qwen3-untied": {"family": "qwen3", "tie_word_embeddings": False, "head_dim": 8},
@@ -52,30 +76,87 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "llama-linear": {
         "family": "llama", "rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0},
     },
+    "qwen3-moe": {"family": "qwen3_moe", **_MOE, "norm_topk_prob": True},
+    "qwen3-moe-some": {"family": "qwen3_moe", **_MOE, "decoder_sparse_step": 2, "mlp_only_layers": [3]},
+    "deepseek": {"family": "deepseek_v3", **_LATENT},
+    "deepseek-no-query-latent": {
+        "family": "deepseek_v3", **_LATENT, "q_lora_rank": None, "norm_topk_prob": False, "rope_interleave": False,
+    },
+    "deepseek-dense-bias": {
+        "family": "deepseek_v3", **_LATENT, "first_k_dense_replace": 4, "attention_bias": True, "rope_parameters": None,
+        "rope_interleave": False,
+    },
+    "kimi-k2": {"family": "kimi_k2", **_LATENT, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 2.8},
+    "kimi-k25": {"family": "kimi_k25", **_LATENT, "n_group": 1, "topk_group": 1, "n_shared_experts": 1},
 }  # fmt: skip
+# Sizes that groups of 32 divide, for quantised copies.
+_WIDE = {"hidden_size": 64, "moe_intermediate_size": 64}
+QUANTIZED_VARIANTS = {f"{name}-wide": {**VARIANTS[name], **_WIDE} for name in ("qwen3-moe", "kimi-k2", "kimi-k25")}
+# One of every kind of layer and cache.
+KINDS = ("qwen3-tied", "llama-llama3", "qwen3-moe", "deepseek", "deepseek-no-query-latent", "kimi-k25")
 
 
 def write_target(variant: str, folder: Path) -> Path:
-    options = {**_SIZES, **VARIANTS[variant]}
+    options = {**_SIZES, **(VARIANTS | QUANTIZED_VARIANTS)[variant]}
     family, shard = options.pop("family"), options.pop("max_shard_size", "1GB")
     torch.manual_seed(sum(map(ord, variant)))
-    if family == "qwen3":
-        model: Any = Qwen3ForCausalLM(Qwen3Config(**options))
-    else:
-        model = LlamaForCausalLM(LlamaConfig(**options))
-    for name, parameter in model.named_parameters():
+    model = _make_model(family, options)
+    for name, parameter in [*model.named_parameters(), *model.named_buffers()]:
         # Fresh norms are all ones and fresh biases all zeros, which would hide a norm or bias applied wrongly.
         if "norm" in name or "bias" in name:
             torch.nn.init.uniform_(parameter, 0.5, 1.5)
     model.save_pretrained(folder, max_shard_size=shard)
+    if family == "kimi_k2":
+        _set_fields(folder, model_type="kimi_k2")
+    if family == "kimi_k25":
+        _name_as_published(folder)
     return folder
+
+
+def _make_model(family: str, options: dict[str, Any]) -> Any:
+    if family == "kimi_k25":
+        vision = {"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 32}
+        text = {**options, "model_type": "deepseek_v3"}
+        config = Kimi_K25Config(
+            text_config=text, vision_config=vision, projection_hidden_size=32, tie_word_embeddings=False
+        )
+        return Kimi_K25ForConditionalGeneration(config)
+    # transformers knows Kimi-K2 by the name of the architecture it shares.
+    config = AutoConfig.for_model("deepseek_v3" if family == "kimi_k2" else family, **options)
+    return AutoModelForCausalLM.from_config(config)
+
+
+def _name_as_published(folder: Path) -> None:
+    """transformers 5.17 reads published names, but on writing its renames of vision blocks hit the text layers too."""
+    file = folder / "model.safetensors"
+    renames = (
+        ("language_model.model.blocks.", "language_model.model.layers."),
+        ("model.mm_projector.", "mm_projector."),
+    )
+    tensors = load_file(file)
+    for wrong, right in renames:
+        tensors = {
+            right + name.removeprefix(wrong) if name.startswith(wrong) else name: tensor
+            for name, tensor in tensors.items()
+        }
+    save_file(tensors, file, metadata={"format": "pt"})
+
+
+def _set_fields(folder: Path, **fields: Any) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
 
 
 class Oracle:
     """transformers on the same checkpoint."""
 
     def __init__(self, folder: Path) -> None:
-        self._model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+        fields = json.loads((folder / "config.json").read_text())
+        loader: Any = Kimi_K25ForConditionalGeneration if "text_config" in fields else AutoModelForCausalLM
+        chosen = {}
+        if fields.pop("model_type") == "kimi_k2":
+            chosen["config"] = AutoConfig.for_model("deepseek_v3", **fields)
+        self._model: Any = loader.from_pretrained(folder, dtype=torch.float32, **chosen).eval()
 
     @torch.inference_mode()
     def logits(self, ids: list[int]) -> NDArray[np.float32]:

@@ -7,7 +7,7 @@ import pytest
 
 from draftwood_kernels.sample import SamplingParams
 from draftwood_verifier.runner import Runner
-from tests.unit.model.targets import VARIANTS, VOCAB, Oracle, chain, commit_plan, decode, make_plan, make_tree
+from tests.unit.model.targets import KINDS, VARIANTS, VOCAB, Oracle, chain, commit_plan, decode, make_plan, make_tree
 
 ATOL = 1e-4
 # Side by side, with room to extend; side by side without room; scattered.
@@ -72,7 +72,7 @@ def test_one_token_at_a_time(variant: str, table: list[int], runner: Runners, or
 
 @pytest.mark.parametrize("length", [1, 2, 4, 21, 33])
 @pytest.mark.parametrize("table", [SIDE_BY_SIDE, SIDE_BY_SIDE[:10], SCATTERED], ids=["room", "no-room", "scattered"])
-@pytest.mark.parametrize("variant", ["qwen3-tied", "llama-llama3"])
+@pytest.mark.parametrize("variant", KINDS)
 def test_every_path_of_a_tree_is_its_own_straight_run(
     variant: str, length: int, table: list[int], runner: Runners, oracle: Oracles
 ) -> None:
@@ -147,7 +147,7 @@ def test_only_asked_rows_have_logits(runner: Runners, oracle: Oracles) -> None:
     assert runner("llama").forward(make_plan([chain(ids, 0, SCATTERED)], logit_rows=[])).shape == (0, VOCAB)
 
 
-@pytest.mark.parametrize("variant", ["qwen3-tied", "llama"])
+@pytest.mark.parametrize("variant", ["qwen3-tied", "llama", "qwen3-moe", "deepseek"])
 def test_features_are_outputs_of_decoder_layers(variant: str, runner: Runners, oracle: Oracles) -> None:
     ids, target = prompt(25), runner(variant)
     target.set_feature_layers((2, 0))

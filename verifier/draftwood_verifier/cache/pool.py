@@ -1,6 +1,7 @@
 """The memory behind the page ids: keys and values of all layers, and the rows of the step that runs.
 
-Shapes: L layers, S slots (pages * page size), C = 2 * KV heads (keys, then values), D head size.
+Shapes: L layers, S slots (pages * page size); a token leaves C heads of D numbers in a layer: keys and values of its KV
+heads, or one latent row.
 """
 
 import torch
@@ -9,12 +10,19 @@ import torch
 class KVPool:
     """pages [L, S, C, D]; page p is slots p * page_size …. Which page is whose, the allocator knows."""
 
-    def __init__(self, *, layers: int, pages: int, page_size: int, kv_heads: int, head_dim: int) -> None:
+    def __init__(self, *, layers: int, pages: int, page_size: int, row: tuple[int, int]) -> None:
+        """row: (C, D)."""
         self.page_size = page_size
         # Zeros, so that a slot nobody has written is finite; the system backs them when they are first touched.
-        self.pages = torch.zeros(layers, pages * page_size, 2 * kv_heads, head_dim)
-        self._scratch = self.pages.new_zeros(layers, 0, 2 * kv_heads, head_dim)
-        self._workspace = self.pages.new_zeros(0, 2 * kv_heads, head_dim)
+        self.pages = torch.zeros(layers, pages * page_size, *row)
+        self._scratch = self.pages.new_zeros(layers, 0, *row)
+        self._workspace = self.pages.new_zeros(0, *row)
+
+    @property
+    def bytes_a_token(self) -> int:
+        """In all layers."""
+        layers, _, heads, size = self.pages.shape
+        return layers * heads * size * self.pages.itemsize
 
     def scratch(self, rows: int) -> torch.Tensor:
         """[L, rows, C, D] for a step's keys and values; the same memory every step, so commit before the next."""

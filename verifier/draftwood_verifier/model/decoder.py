@@ -1,6 +1,6 @@
-"""A dense decoder over the flat rows of a step.
+"""A decoder over the flat rows of a step; what its layers are made of, a family says.
 
-Shapes: N rows, K logit rows, E hidden, V vocabulary, D head size, L layers, S slots, G KV heads. float32 throughout.
+Shapes: N rows, K logit rows, E hidden, v tokens of this rank: alone, all. float32 throughout.
 """
 
 from collections.abc import Collection
@@ -11,24 +11,41 @@ import torch
 from draftwood_checkpoint.model_config import ModelConfig
 from draftwood_kernels.rms_norm import add_rms_norm, rms_norm
 from draftwood_kernels.rotary import RotaryTable
-from draftwood_kernels.silu_and_mul import silu_and_mul
 from draftwood_kernels.tree_attention import AttentionLayout
 from draftwood_verifier.cache.pool import KVPool
-from draftwood_verifier.model.attention import attend
-from draftwood_verifier.model.weights import DecoderLayer, DecoderWeights
+from draftwood_verifier.model.layer import DecoderLayer
+from draftwood_verifier.model.weights import Linear
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecoderWeights:
+    embedding: Linear  # token ids [rows] -> [rows, E]
+    layers: list[DecoderLayer]
+    norm: torch.Tensor  # [E]
+    head: Linear  # [rows, E] -> [rows, v]
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderOutput:
-    """logits [K, V]; features: layer -> its output after the residual addition [N, E], for the layers asked for."""
+    """logits [K, v]; features: layer -> its output after the residual addition [N, E], for the layers asked for."""
 
     logits: torch.Tensor
     features: dict[int, torch.Tensor]
 
 
 class DecoderModel:
-    def __init__(self, config: ModelConfig, weights: DecoderWeights, rotary: RotaryTable) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: DecoderWeights,
+        rotary: RotaryTable,
+        cache_row: tuple[int, int],
+        vocabulary: slice,
+    ) -> None:
+        """cache_row: heads and numbers a head of a KV row, as the layers write it. vocabulary: the v tokens."""
         self.config = config
+        self.cache_row = cache_row
+        self.vocabulary = vocabulary
         self._weights = weights
         self._rotary = rotary
 
@@ -46,12 +63,13 @@ class DecoderModel:
         phases = self._rotary.phases(positions)
         scratch, workspace = pool.scratch(len(token_ids)), pool.workspace(layout.workspace_rows)
         features: dict[int, torch.Tensor] = {}
-        residual = self._weights.embedding.index_select(0, token_ids)
+        residual = self._weights.embedding(token_ids)
         normed = rms_norm(residual, layers[0].input_norm, eps)
         for index, layer in enumerate(layers):
             kv = (pool.pages[index], scratch[index], workspace)
-            attended = attend(layer, self.config, normed, phases, kv, layout)
-            delta, residual = self._mlp(layer, attended, residual)
+            attended = layer.attention(normed, phases, kv, layout)
+            normed, residual = add_rms_norm(attended, residual, layer.post_attention_norm, eps)
+            delta = layer.mlp(normed)
             if index + 1 < len(layers):
                 normed, residual = add_rms_norm(delta, residual, layers[index + 1].input_norm, eps)
             else:
@@ -60,16 +78,9 @@ class DecoderModel:
                 features[index] = residual
         return DecoderOutput(logits=self._logits(residual, logit_rows), features=features)
 
-    def _mlp(
-        self, layer: DecoderLayer, attended: torch.Tensor, residual: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The MLP's output and the residual it is to be added to, both [N, E]."""
-        normed, residual = add_rms_norm(attended, residual, layer.post_attention_norm, self.config.rms_norm_eps)
-        return layer.down(silu_and_mul(layer.gate_up(normed))), residual
-
     def _logits(self, hidden: torch.Tensor, logit_rows: torch.Tensor) -> torch.Tensor:
         if len(logit_rows) < len(hidden):
             hidden = hidden.index_select(0, logit_rows)
         if not len(hidden):
-            return hidden.new_zeros(0, self.config.vocab_size)
+            return hidden.new_zeros(0, self.vocabulary.stop - self.vocabulary.start)
         return self._weights.head(rms_norm(hidden, self._weights.norm, self.config.rms_norm_eps))

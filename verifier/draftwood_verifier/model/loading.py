@@ -1,49 +1,59 @@
-"""A target checkpoint on disk as a DecoderModel."""
+"""A target checkpoint on disk as a DecoderModel, layer by layer."""
 
-from collections.abc import Callable
 from pathlib import Path
 
-import torch
-
-from draftwood_checkpoint.errors import UnsupportedConfig
-from draftwood_checkpoint.model_config import ModelConfig, load_model_config
+from draftwood_checkpoint.model_config import load_model_config, load_text_fields
+from draftwood_checkpoint.quantization import quantization
 from draftwood_checkpoint.safetensors_index import Checkpoint
 from draftwood_kernels.linear import PackedLinear
 from draftwood_kernels.rotary import RotaryTable
-from draftwood_verifier.model import llama, qwen3
-from draftwood_verifier.model.decoder import DecoderModel
-from draftwood_verifier.model.weights import DecoderWeights, load_layer
-
-# A family is one file and one line here.
-_FAMILIES: dict[str, Callable[[ModelConfig], ModelConfig]] = {
-    llama.MODEL_TYPE: llama.adapt,
-    qwen3.MODEL_TYPE: qwen3.adapt,
-}
+from draftwood_verifier.model.decoder import DecoderModel, DecoderWeights
+from draftwood_verifier.model.families import family_of
+from draftwood_verifier.model.family import Blueprint
+from draftwood_verifier.model.freed_memory import return_freed_memory
+from draftwood_verifier.model.progress import shown
+from draftwood_verifier.model.weights import Linear, Part, WeightReader
+from draftwood_verifier.parallel.linear import ALONE, Share, length
 
 
-def load_model(folder: Path) -> DecoderModel:
-    """Raises UnsupportedConfig for families that are not implemented, and the checkpoint's own errors."""
+def load_blueprint(folder: Path) -> Blueprint:
+    """Reads config.json alone. Raises UnsupportedConfig for what is not implemented."""
     config = load_model_config(folder)
-    if config.model_type not in _FAMILIES:
-        raise UnsupportedConfig(
-            f"config.json: model_type: {config.model_type!r} is not one of {', '.join(sorted(_FAMILIES))}"
-        )
-    config = _FAMILIES[config.model_type](config)
-    rotary = RotaryTable(config.rope, config.head_dim, config.max_position_embeddings)
-    return DecoderModel(config, _weights(Checkpoint(folder), config), rotary)
+    return family_of(config.model_type).blueprint(config, load_text_fields(folder))
 
 
-def _weights(checkpoint: Checkpoint, config: ModelConfig) -> DecoderWeights:
-    embedding = checkpoint.load("model.embed_tokens.weight", (config.vocab_size, config.hidden_size))
-    return DecoderWeights(
-        embedding=embedding,
-        layers=[load_layer(checkpoint, config, index) for index in range(config.num_hidden_layers)],
-        norm=checkpoint.load("model.norm.weight", (config.hidden_size,)),
-        head=PackedLinear(_head(checkpoint, config, embedding)),
-    )
+def load_model(folder: Path, share: Share = ALONE) -> DecoderModel:
+    """This rank's share of a model.
+
+    Raises UnsupportedConfig for families and splits that are not implemented, and the checkpoint's own errors.
+    """
+    blueprint = load_blueprint(folder)
+    reader = WeightReader(Checkpoint(folder), quantization(load_text_fields(folder)), share)
+    weights = _weights(reader.under(blueprint.prefix), blueprint)
+    config = blueprint.config
+    tied_head = (f"{blueprint.prefix}lm_head.",) if config.tie_word_embeddings else ()
+    reader.check_all_asked([*blueprint.ignored, *tied_head])
+    rotary = RotaryTable(config.rope, blueprint.rotary_dim, config.max_position_embeddings)
+    return DecoderModel(config, weights, rotary, _cache_row(blueprint, share), share.vocabulary(config.vocab_size))
 
 
-def _head(checkpoint: Checkpoint, config: ModelConfig, embedding: torch.Tensor) -> torch.Tensor:
-    if config.tie_word_embeddings:
-        return embedding
-    return checkpoint.load("lm_head.weight", (config.vocab_size, config.hidden_size))
+def _cache_row(blueprint: Blueprint, share: Share) -> tuple[int, int]:
+    heads, size = blueprint.cache_row
+    return heads // blueprint.kv_heads * length(share.kv_heads(blueprint.kv_heads)), size
+
+
+def _weights(reader: WeightReader, blueprint: Blueprint) -> DecoderWeights:
+    c = blueprint.config
+    vocabulary = reader.share.vocabulary(c.vocab_size)
+    embedding = reader.tensor("model.embed_tokens.weight", c.vocab_size, c.hidden_size, rows=vocabulary)
+    layers = []
+    for index in shown(c.num_hidden_layers, "loading layers"):
+        layers.append(blueprint.load_layer(reader.under(f"model.layers.{index}."), index))
+        return_freed_memory()
+    norm = reader.tensor("model.norm.weight", c.hidden_size)
+    if c.tie_word_embeddings:
+        head: Linear = PackedLinear(embedding)
+    else:
+        head = reader.linear([Part(name="lm_head", rows=c.vocab_size, held=vocabulary)], c.hidden_size)
+    lookup = reader.share.embedding(embedding, vocabulary.start)
+    return DecoderWeights(embedding=lookup, layers=layers, norm=norm, head=head)

@@ -1,86 +1,138 @@
-"""What a decoder is made of.
+"""The one place where a weight of the target is named, read and shaped."""
 
-Shapes: E hidden, I intermediate, H query heads, G KV heads, D head size, V vocabulary.
-"""
-
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 
-from draftwood_checkpoint.model_config import ModelConfig
+from draftwood_checkpoint.errors import UnexpectedTensor, UnsupportedTensor
+from draftwood_checkpoint.quantization import Quantization, QuantizedTensor, Weight, load_weight
 from draftwood_checkpoint.safetensors_index import Checkpoint
 from draftwood_kernels.linear import PackedLinear
-from draftwood_kernels.rotary import halves_to_pairs
+from draftwood_kernels.quantized_linear import QuantizedLinear, dequantize
+from draftwood_verifier.parallel.linear import Share
+
+Linear = Callable[[torch.Tensor], torch.Tensor]
+# A buffer that old checkpoints keep and that follows from config.json.
+_REDUNDANT = ".rotary_emb.inv_freq"
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecoderLayer:
-    """qkv [(H + 2G) * D, E] with queries and keys in pairs (see rotary); head_norm [H + G, D], or none."""
+class Part:
+    """The output rows that one module of the checkpoint brings to a linear.
 
-    input_norm: torch.Tensor
-    qkv: PackedLinear
-    head_norm: torch.Tensor | None
-    o: PackedLinear
-    post_attention_norm: torch.Tensor
-    gate_up: PackedLinear
-    down: PackedLinear
+    rows: of the whole module. held: this rank's of them; all, when it is none.
+    reorder: a permutation of held rows, applied to all that has such rows: weight, scales, bias.
+    """
 
-
-@dataclass(frozen=True, kw_only=True)
-class DecoderWeights:
-    embedding: torch.Tensor  # [V, E]
-    layers: list[DecoderLayer]
-    norm: torch.Tensor
-    head: PackedLinear
+    name: str
+    rows: int
+    held: slice | None = None
+    bias: bool = False
+    reorder: Callable[[torch.Tensor], torch.Tensor] | None = None
 
 
-def load_layer(checkpoint: Checkpoint, config: ModelConfig, index: int) -> DecoderLayer:
-    """The layer that Llama and Qwen3 share; switches of the config say what is in it."""
-    c, prefix = config, f"model.layers.{index}."
+class WeightReader:
+    """Tensors under a prefix, as far as they are this rank's; knows which names were asked for. All errors name the
+    tensor."""
 
-    def norm(name: str, size: int) -> torch.Tensor:
-        return checkpoint.load(f"{prefix}{name}.weight", (size,))
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        scheme: Quantization,
+        share: Share,
+        prefix: str = "",
+        asked: set[str] | None = None,
+    ) -> None:
+        self.share = share
+        self._checkpoint = checkpoint
+        self._scheme = scheme
+        self._prefix = prefix
+        self._asked: set[str] = set() if asked is None else asked
 
-    return DecoderLayer(
-        input_norm=norm("input_layernorm", c.hidden_size),
-        qkv=_qkv(checkpoint, c, f"{prefix}self_attn."),
-        head_norm=_head_norm(checkpoint, c, f"{prefix}self_attn.") if c.qk_norm else None,
-        o=_linear(checkpoint, f"{prefix}self_attn.o_proj", c.hidden_size, c.num_attention_heads * c.head_dim, c),
-        post_attention_norm=norm("post_attention_layernorm", c.hidden_size),
-        gate_up=PackedLinear(
-            torch.cat(
-                [
-                    checkpoint.load(f"{prefix}mlp.{part}_proj.weight", (c.intermediate_size, c.hidden_size))
-                    for part in ("gate", "up")
-                ]
-            )
-        ),
-        down=PackedLinear(checkpoint.load(f"{prefix}mlp.down_proj.weight", (c.hidden_size, c.intermediate_size))),
-    )
+    def under(self, prefix: str) -> "WeightReader":
+        return WeightReader(self._checkpoint, self._scheme, self.share, self._prefix + prefix, self._asked)
+
+    def leave(self, module: str) -> None:
+        """It is for other ranks to read."""
+        name = self._prefix + module
+        self._asked.update(f"{name}.{child}" for child in self._checkpoint.children(name))
+
+    def inner(self, field: str, size: int) -> slice:
+        """This rank's inner columns of an MLP, in whole groups of what is quantised."""
+        block = self._scheme.fp8_block
+        return self.share.part(field, size, step=block[1] if block else self._scheme.int4_group or 1)
+
+    def tensor(self, name: str, *shape: int, rows: slice | None = None) -> torch.Tensor:
+        """float32 of exactly this shape, or some rows of it."""
+        self._asked.add(self._prefix + name)
+        return self._checkpoint.load(self._prefix + name, shape, rows=rows)
+
+    def matrix(self, name: str, rows: int, columns: int, *, held: slice | None = None) -> torch.Tensor:
+        """The weight of a module, or some rows of it, as float32 [rows, columns], however it is stored."""
+        weight = self._weight(Part(name=name, rows=rows, held=held), columns)
+        if isinstance(weight, QuantizedTensor):
+            return dequantize(weight.codes, weight.scales, weight.group)
+        return weight
+
+    def linear(self, parts: Sequence[Part], columns: int, held: slice | None = None) -> Linear:
+        """Modules of one input [.., columns] as one product; its output has their held rows in this order.
+
+        With `held`, the input has only these columns, and of all ranks' outputs the sum is meant.
+        """
+        biases = None
+        if any(part.bias for part in parts):
+            biases = torch.cat([self._bias(part) for part in parts])
+        if held is not None and biases is not None:
+            biases = self.share.mine(biases)
+        weights = [self._weight(part, columns, held) for part in parts]
+        if isinstance(weights[0], torch.Tensor):
+            plain = [weight for weight in weights if isinstance(weight, torch.Tensor)]
+            self._check_alike(parts, len(plain))
+            return PackedLinear(_join(plain), biases)
+        quantized = [
+            weight
+            for weight in weights
+            if isinstance(weight, QuantizedTensor) and weight.codes.dtype == weights[0].codes.dtype
+        ]
+        self._check_alike(parts, len(quantized))
+        return QuantizedLinear(
+            _join([weight.codes for weight in quantized]),
+            _join([weight.scales for weight in quantized]),
+            weights[0].group,
+            biases,
+        )
+
+    def check_all_asked(self, ignored: Iterable[str]) -> None:
+        """Raises UnexpectedTensor for a name that nobody asked for and that starts with nothing of `ignored`."""
+        prefixes = tuple(ignored)
+        for name in self._checkpoint.names():
+            if name not in self._asked and not name.startswith(prefixes) and not name.endswith(_REDUNDANT):
+                raise UnexpectedTensor(
+                    f"{name}: is in the checkpoint, but this model type has no use for it: served without it, "
+                    "the model would not be the one that was trained"
+                )
+
+    def _weight(self, part: Part, columns: int, held: slice | None = None) -> Weight:
+        name = self._prefix + part.name
+        self._asked.update(f"{name}.{child}" for child in self._checkpoint.children(name) if child.startswith("weight"))
+        shape = (part.rows, columns)
+        weight = load_weight(self._checkpoint, name, shape, self._scheme, rows=part.held, columns=held)
+        if part.reorder is None:
+            return weight
+        return weight.map_rows(part.reorder) if isinstance(weight, QuantizedTensor) else part.reorder(weight)
+
+    def _bias(self, part: Part) -> torch.Tensor:
+        if not part.bias:
+            return torch.zeros(len(range(*(part.held or slice(None)).indices(part.rows))))
+        bias = self.tensor(f"{part.name}.bias", part.rows, rows=part.held)
+        return bias if part.reorder is None else part.reorder(bias)
+
+    def _check_alike(self, parts: Sequence[Part], alike: int) -> None:
+        if alike < len(parts):
+            names = ", ".join(part.name for part in parts)
+            raise UnsupportedTensor(f"{self._prefix}{parts[0].name}: is not stored in the way of all of {names}")
 
 
-def _qkv(checkpoint: Checkpoint, c: ModelConfig, prefix: str) -> PackedLinear:
-    """Queries, keys and values as one product."""
-    weights, biases = [], []
-    for part, heads in (("q", c.num_attention_heads), ("k", c.num_key_value_heads), ("v", c.num_key_value_heads)):
-        rows = heads * c.head_dim
-        weight = checkpoint.load(f"{prefix}{part}_proj.weight", (rows, c.hidden_size))
-        weights.append(weight if part == "v" else halves_to_pairs(weight, c.head_dim))
-        if c.attention_bias:
-            bias = checkpoint.load(f"{prefix}{part}_proj.bias", (rows,))
-            biases.append(bias if part == "v" else halves_to_pairs(bias, c.head_dim))
-    return PackedLinear(torch.cat(weights), torch.cat(biases) if biases else None)
-
-
-def _head_norm(checkpoint: Checkpoint, c: ModelConfig, prefix: str) -> torch.Tensor:
-    """q_norm for every query head, then k_norm for every KV head."""
-    norms = []
-    for part, heads in (("q", c.num_attention_heads), ("k", c.num_key_value_heads)):
-        weight = checkpoint.load(f"{prefix}{part}_norm.weight", (c.head_dim,))
-        norms.append(halves_to_pairs(weight, c.head_dim).expand(heads, -1))
-    return torch.cat(norms)
-
-
-def _linear(checkpoint: Checkpoint, name: str, rows: int, columns: int, c: ModelConfig) -> PackedLinear:
-    bias = checkpoint.load(f"{name}.bias", (rows,)) if c.attention_bias else None
-    return PackedLinear(checkpoint.load(f"{name}.weight", (rows, columns)), bias)
+def _join(parts: list[torch.Tensor]) -> torch.Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)

@@ -1,0 +1,29 @@
+"""Several ranks in one process: a thread and a real gloo group each, over one store."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import TypeVar
+
+from torch import distributed
+
+from draftwood_verifier.parallel.groups import Group
+
+T = TypeVar("T")
+# A rank that waits for one that has failed gives up after this.
+TIMEOUT = timedelta(seconds=5)
+
+
+def on_ranks(size: int, act: Callable[[Group], T], *, group_type: type[Group] = Group) -> list[T]:
+    """What `act` returns on each rank; raises what it raised on the first rank that failed by itself."""
+    store = distributed.HashStore()
+
+    def run(rank: int) -> T:
+        return act(group_type(store, rank, size, timeout=TIMEOUT))
+
+    with ThreadPoolExecutor(size) as pool:
+        ranks = [pool.submit(run, rank) for rank in range(size)]
+    errors = [error for rank in ranks if (error := rank.exception()) is not None]
+    for error in sorted(errors, key=lambda error: "Timed out" in str(error)):
+        raise error
+    return [rank.result() for rank in ranks]

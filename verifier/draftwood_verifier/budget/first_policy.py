@@ -1,0 +1,40 @@
+"""The policy that a verifier starts with: costs that an earlier run measured, else a measurement of a few seconds."""
+
+import logging
+from pathlib import Path
+
+import torch
+
+from draftwood_verifier.budget import storage
+from draftwood_verifier.budget.cost_table import Axes, batch_axis
+from draftwood_verifier.budget.policy import Policy
+from draftwood_verifier.budget.startup import measure_costs
+from draftwood_verifier.config import VerifierConfig
+from draftwood_verifier.plan import Runner
+
+_LOG = logging.getLogger(__name__)
+
+
+def first_policy(config: VerifierConfig, runner: Runner, costs: Path) -> Policy:
+    """Reads `costs`, or measures and writes it. Nobody may hold pages of the runner yet."""
+    policy = storage.load(costs)
+    if policy is None:
+        axes = Axes(sequences=batch_axis(config.max_batch))
+        _LOG.info("measuring step costs, kept in %s", costs)
+        policy = Policy(measure_costs(runner, axes=axes, pages=config.kv_pages, page_size=config.page_size))
+        storage.save(policy, costs)
+    return policy
+
+
+def costs_file(config: VerifierConfig, *, ranks: int) -> Path:
+    """Where the measured costs of this target on this machine are kept."""
+    if config.costs:
+        return Path(config.costs)
+    name = storage.file_name(
+        config.target,
+        software=torch.__version__,
+        device=f"{torch.backends.cpu.get_cpu_capability()} x {ranks}",
+        threads=torch.get_num_threads(),
+        axes=Axes(sequences=batch_axis(config.max_batch)),
+    )
+    return storage.cache_folder() / name

@@ -1,0 +1,110 @@
+"""One step on all ranks: rank 0 leads, the others follow.
+
+What a step has kept travels with the next one. Scratch lives until then, so it is early enough, it saves a message a
+step, and all ranks keep the same rows whatever they have computed: accepted paths are decided by rank 0 alone.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+from numpy.typing import NDArray
+
+from draftwood_verifier.parallel.groups import Group, GroupLost
+from draftwood_verifier.plan import CommitPlan, Path, Runner, StepPlan
+from draftwood_verifier.plan_message import Ints, decode, encode
+
+# A broadcast has one size on all ranks, before they know what is in it. This is room for a plain step of 64 sessions
+# with 100 pages each, and costs as much as a quarter of it; what does not fit follows in a second broadcast.
+FRAME_BYTES = 64 * 1024
+_FRAME_INTS = FRAME_BYTES // 4
+_STOP = 0
+_NOTHING = CommitPlan(rows=np.zeros(0, np.int32), slots=np.zeros(0, np.int32))
+
+
+class Leader:
+    """Rank 0's runner: implements `plan.Runner`, and makes the other ranks do the same.
+
+    Whatever fails while the ranks are at it together raises GroupLost: they are not at the same place any more.
+    """
+
+    def __init__(self, runner: Runner, group: Group) -> None:
+        """Return when all ranks have loaded."""
+        with _together(group):
+            group.meet()
+        self._runner = runner
+        self._group = group
+        self._kept = _NOTHING
+        self.vocab_size = runner.vocab_size
+        self.hidden_size = runner.hidden_size
+        self.layers = runner.layers
+        self.context_limit = runner.context_limit
+        self.eos_token_ids = runner.eos_token_ids
+
+    def set_feature_layers(self, layer_ids: tuple[int, ...]) -> None:
+        """Nobody else keeps features: drafters are served here, and hidden states are whole on every rank."""
+        self._runner.set_feature_layers(layer_ids)
+
+    def execute(self, plan: StepPlan) -> list[Path]:
+        message, self._kept = encode(self._kept, plan), _NOTHING
+        with _together(self._group):
+            _send(self._group, message)
+            return self._runner.execute(plan)
+
+    def commit(self, plan: CommitPlan) -> None:
+        with _together(self._group):
+            self._runner.commit(plan)
+        self._kept = plan
+
+    def features(self, rows: NDArray[np.int32], layer_ids: tuple[int, ...]) -> NDArray[np.float32]:
+        return self._runner.features(rows, layer_ids)
+
+    def stop(self) -> None:
+        """End `follow` on the other ranks; returns when all have heard it."""
+        with _together(self._group):
+            _send(self._group, np.zeros(0, np.int32))
+            self._group.meet()
+
+
+def follow(runner: Runner, group: Group) -> None:
+    """Do what rank 0 does until it stops; raises GroupLost."""
+    with _together(group):
+        group.meet()
+        while (message := _receive(group)) is not None:
+            kept, plan = decode(message)
+            runner.commit(kept)
+            runner.execute(plan)
+        group.meet()
+
+
+def _send(group: Group, message: Ints) -> None:
+    frame = np.zeros(_FRAME_INTS, np.int32)
+    frame[0] = len(message)
+    first = message[: _FRAME_INTS - 1]
+    frame[1 : 1 + len(first)] = first
+    group.broadcast(frame)
+    if len(message) > len(first):
+        group.broadcast(message[len(first) :])
+
+
+def _receive(group: Group) -> Ints | None:
+    frame = np.empty(_FRAME_INTS, np.int32)
+    group.broadcast(frame)
+    size = int(frame[0])
+    if size == _STOP:
+        return None
+    if size < _FRAME_INTS:
+        return frame[1 : 1 + size]
+    rest = np.empty(size - (_FRAME_INTS - 1), np.int32)
+    group.broadcast(rest)
+    return np.concatenate([frame[1:], rest])
+
+
+@contextmanager
+def _together(group: Group) -> Iterator[None]:
+    try:
+        yield
+    except GroupLost:
+        raise
+    except Exception as error:
+        raise GroupLost(f"rank {group.rank} of {group.size}: {error}") from error
