@@ -66,8 +66,9 @@ def _launch(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, ou
         num_stages=stages,
     )
     if partial is not None:
-        grid = (rows, triton.cdiv(outputs, _JOIN_BLOCK))
-        _join_kernel[grid](partial, bias, out, outputs, splits, BLOCK=_JOIN_BLOCK, num_warps=_JOIN_WARPS)
+        _join_kernel[(rows, triton.cdiv(outputs, _JOIN_BLOCK))](
+            partial, bias, out, outputs, splits, BLOCK=_JOIN_BLOCK, num_warps=_JOIN_WARPS
+        )
 
 
 def _splits(outputs: int, inputs: int, block_n: int, block_k: int) -> tuple[int, int]:

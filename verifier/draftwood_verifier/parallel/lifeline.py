@@ -80,7 +80,7 @@ def _accept(store: Store, host: str, size: int) -> dict[int, socket.socket]:
     token = secrets.token_bytes(_TOKEN_BYTES)
     peers: dict[int, socket.socket] = {}
     with socket.create_server((host, 0), family=_family(host)) as server:
-        server.settimeout(store.timeout.total_seconds())
+        server.settimeout(store.timeout.total_seconds())  # type: ignore[attr-defined]  # the stubs lack it
         store.set(_KEY, f"{server.getsockname()[1]} {token.hex()}")
         while len(peers) < size - 1:
             connection, _ = server.accept()
