@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import grpc
 
 from draftwood_wire.errors import Unavailable
+from draftwood_wire.tls import ChannelTls
 from draftwood_wire.transport import open_blocking_channel
 from draftwood_wire.v1.verifier_service_pb2 import GetInfoRequest, GetLoadRequest, GetLoadResponse
 from draftwood_wire.v1.verifier_service_pb2_grpc import VerifierServiceStub
@@ -58,11 +59,11 @@ class Look:
 
 
 class LoadSource:
-    """Asks one verifier; use as a context."""
+    """Asks one verifier; use as a context. Raises ValueError when a file of `tls` can't be used."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, tls: ChannelTls) -> None:
         self.address = address
-        self._channel = open_blocking_channel(address)
+        self._channel = open_blocking_channel(address, tls)
         self._stub = VerifierServiceStub(self._channel)
         self._model: str | None = None
 

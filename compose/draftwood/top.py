@@ -14,6 +14,7 @@ from draftwood.terminal import Event, Screen, full_screen, paint, wants_colour
 from draftwood.top_view import Line, load_lines, title_line, trouble_lines
 from draftwood.up import DEFAULT_VERIFIER
 from draftwood_wire.errors import Unavailable
+from draftwood_wire.tls import ChannelTls
 
 _ANSWER_TIMEOUT_S = 2.0
 _SHORTEST_INTERVAL_S = 0.1
@@ -21,6 +22,9 @@ _SHORTEST_INTERVAL_S = 0.1
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--verifier", default=DEFAULT_VERIFIER, help="gRPC address of the verifier")
+    parser.add_argument("--ca", default="", help="PEM file of the verifier's authority; plaintext when absent")
+    parser.add_argument("--certificate", default="", help="PEM file of a client certificate, where one is demanded")
+    parser.add_argument("--key", default="", help="PEM file of its key")
     parser.add_argument("--interval", type=_interval, default=1.0, metavar="S", help="seconds between two looks")
     parser.add_argument("--once", action="store_true", help="print one look (rates over one interval) and end")
     parser.add_argument("--json", action="store_true", help="print every look as one line of JSON")
@@ -29,7 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     interrupt_on_sigterm()
     try:
-        with LoadSource(arguments.verifier) as source:
+        tls = ChannelTls(ca=arguments.ca, certificate=arguments.certificate, key=arguments.key)
+        with LoadSource(arguments.verifier, tls) as source:
             watcher = Watcher(source, arguments.interval)
             if arguments.once:
                 return _once(watcher, as_json=arguments.json)
@@ -39,6 +44,9 @@ def run(arguments: argparse.Namespace) -> int:
                 with full_screen() as screen:
                     return _live(watcher, screen)
             return _stream(watcher, _print_lines)
+    except ValueError as error:
+        say(str(error))
+        return 2
     except KeyboardInterrupt:
         return 0
     except BrokenPipeError:  # `draftwood top | head`

@@ -14,11 +14,13 @@ import termios
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import TracebackType
 
 import pytest
 
 from draftwood_wire.tree import TokenTree
+from tests.services.certificates import Authority
 from tests.services.scripted_drafter import DraftedSession, Script, make_tree
 from tests.services.verifier_harness import Harness, run, serving
 
@@ -132,6 +134,25 @@ def test_once_prints_figures_for_people_and_for_scripts() -> None:
                 assert told[name] == getattr(reply.usage, name) > 0
             assert told["committed_tokens"] == 20
             assert told["tokens_per_s"] == 0.0
+
+    run(body())
+
+
+def test_a_verifier_behind_tls(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    server, operator = authority.issue("verifier"), authority.issue("operator")
+
+    async def body() -> None:
+        tls = {"tls_certificate": server.certificate, "tls_key": server.key, "tls_client_ca": authority.ca}
+        async with serving(**tls) as harness:
+            arguments = ["--once", "--json", "--verifier", harness.address, "--ca", authority.ca]
+            shown = ["--certificate", operator.certificate, "--key", operator.key]
+            told = await asyncio.to_thread(piped, *arguments, *shown)
+            assert json.loads(told.stdout)["model"] == "fake", told.stderr
+            assert (await asyncio.to_thread(piped, *arguments)).returncode == 1
+            without_key = await asyncio.to_thread(piped, *arguments, *shown[:2])
+            assert without_key.returncode == 2
+            assert "Traceback" not in without_key.stderr
 
     run(body())
 

@@ -47,13 +47,13 @@ class RoundLog:
         for commit in record.commits:
             reports = self._pending.get(commit.sequence.session_id)
             if reports is not None:
-                reports.append(_report(commit, record))
+                reports.append(report_of(commit, record))
 
 
-def _report(commit: Commit, record: StepRecord) -> RoundReport:
+def report_of(commit: Commit, record: StepRecord) -> RoundReport:
     waited_until = commit.answered_at or record.started_at
     return RoundReport(
         commit=commit,
-        draft_wait_ms=1000 * (waited_until - commit.asked_at) if commit.asked_at else 0.0,
+        draft_wait_ms=1000 * (waited_until - commit.asked_at) if commit.waited else 0.0,
         verify_ms=1000 * (record.executed_at - record.started_at),
     )
