@@ -11,7 +11,7 @@ from draftwood_wire.tree import TokenTree
 from draftwood_wire.v1 import sampling_pb2
 from draftwood_wire.v1 import verifier_service_pb2 as pb
 from tests.services.fake_target import FakeTarget, feature_rows
-from tests.services.scripted_drafter import DraftedSession, ScriptedDrafter, make_tree
+from tests.services.scripted_drafter import DraftedSession, Script, ScriptedDrafter, make_tree
 from tests.services.verifier_harness import Harness, oracle_script, request, run, serving
 
 PROMPT = [3, 0, 5, 0, 7, 1]
@@ -22,6 +22,27 @@ STEP_S = 0.02
 
 def slow_target() -> FakeTarget:
     return FakeTarget(pages=256, page_size=4, context_limit=512, step_s=STEP_S)
+
+
+async def joined(harness: Harness) -> Policy:
+    """The policy, once it knows of the drafter."""
+    while not harness.service.drafters.links:
+        await asyncio.sleep(0)
+    return harness.service.policy
+
+
+def commits(drafter: ScriptedDrafter) -> list[pb.Commit]:
+    return [c for frame in drafter.frames if frame.HasField("commits") for c in frame.commits.commits]
+
+
+def wrong_script(target: FakeTarget) -> Script:
+    """A drafter that knows the next token, and confidently proposes another one."""
+
+    async def script(session: DraftedSession) -> TokenTree:
+        wrong = (target.plain(session.tokens, 1)[0] + 1) % target.vocab_size
+        return make_tree([wrong, wrong, wrong])
+
+    return script
 
 
 async def joined(harness: Harness) -> Policy:
@@ -55,7 +76,7 @@ def test_drafts_that_pay_are_used() -> None:
 def test_drafts_that_do_not_pay_are_not_asked_for() -> None:
     async def body() -> None:
         target = slow_target()
-        async with serving(target=target, pages=256) as harness, harness.drafter(wrong) as drafter:
+        async with serving(target=target, pages=256) as harness, harness.drafter(wrong_script(target)) as drafter:
             first = await harness.generate(PROMPT, 100, **AUTO)
             assert not harness.service.policy.speculating
             heard = len(commits(drafter))
@@ -72,7 +93,7 @@ def test_drafts_that_do_not_pay_are_not_asked_for() -> None:
 def test_pinned_requests_are_drafted_for_whatever_auto_thinks() -> None:
     async def body() -> None:
         target = slow_target()
-        async with serving(target=target, pages=256) as harness, harness.drafter(wrong):
+        async with serving(target=target, pages=256) as harness, harness.drafter(wrong_script(target)):
             await harness.generate(PROMPT, 100, **AUTO)
             assert not harness.service.policy.speculating
             reply = await harness.generate(PROMPT, 40)
@@ -112,7 +133,7 @@ def test_a_session_holds_back_no_more_than_its_share(monkeypatch: pytest.MonkeyP
 
     async def body() -> None:
         target = FakeTarget(pages=256, page_size=4)
-        async with serving(target=target, pages=256) as harness, harness.drafter(wrong) as drafter:
+        async with serving(target=target, pages=256) as harness, harness.drafter(wrong_script(target)) as drafter:
             policy = await joined(harness)
             policy.speculating = False
             monkeypatch.setattr(policy, "next_ask", lambda _: Ask.NOTHING)
@@ -127,10 +148,12 @@ def test_a_session_holds_back_no_more_than_its_share(monkeypatch: pytest.MonkeyP
     run(body())
 
 
-def test_sessions_come_and_go_through_all_switches() -> None:
+@pytest.mark.parametrize("groups", [1, 2])
+def test_sessions_come_and_go_through_all_switches(groups: int) -> None:
     async def body() -> None:
         target = FakeTarget(pages=256, page_size=4)
-        async with serving(target=target, pages=256) as harness, harness.drafter(oracle_script(target)):
+        settings = {"target": target, "pages": 256, "draft_groups": groups}
+        async with serving(**settings) as harness, harness.drafter(oracle_script(target)):
             random = np.random.default_rng(3)
 
             async def one(index: int) -> None:

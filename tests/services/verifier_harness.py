@@ -97,7 +97,7 @@ async def serving(
     axes = Axes(sequences=batch_axis(config.max_batch))
     # What a measurement at start-up would have found.
     flat = [[[max(1e-4, target.step_s) for _ in axes.nodes] for _ in axes.sequences] for _ in axes.context]
-    policy = Policy(CostTable(axes, flat))
+    policy = Policy(CostTable(axes, flat), groups=config.draft_groups)
     service = VerifierService(config, target, policy, tokenizer_fingerprint="f" * 64)
     await service.start()
     address = f"127.0.0.1:{service.port}"

@@ -31,6 +31,7 @@ class VerifierConfig:
     max_waiting: int = _option(256, "requests that wait at most; more are refused")
     node_limit: int = _option(16, "tree nodes a session and round when the request names none")
     draft_wait_ms: float = _option(200.0, "how long a round waits for a drafter that kept up so far")
+    draft_groups: int = _option(0, "groups that a drafter's sessions go in by turns, 1 or 2; 0: what proves quicker")
     costs: str = _option("", "file that keeps the measured step costs; empty: one for this target in the user's cache")
     drain_s: float = _option(DRAIN_S, "time that running requests get to finish after SIGTERM")
     threads: int = _option(0, "CPU threads of the target; 0 leaves the choice to torch")
@@ -41,6 +42,8 @@ class VerifierConfig:
                 raise ValueError(f"{name}: {getattr(self, name)} is below 1")
         if not 1 <= self.node_limit <= MAX_NODES:
             raise ValueError(f"node_limit: {self.node_limit} is outside 1..{MAX_NODES}")
+        if self.draft_groups not in (0, 1, 2):
+            raise ValueError(f"draft_groups: {self.draft_groups} is not 0, 1 or 2")
         for name in ("draft_wait_ms", "drain_s", "threads"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name}: {getattr(self, name)} is below 0")

@@ -89,7 +89,9 @@ class DrafterPool:
         # stuck. With a prefix hit it can catch up while the rest of the prompt is computed.
         backlog = Backlog(list(sequence.tokens), features_from=sequence.computed, prefilled=sequence.prefilled)
         lagging = sequence.prefilled or link.late
-        draft = sequence.draft = Draft(link, backlog=backlog, node_limit=node_limit, lagging=lagging)
+        draft = sequence.draft = Draft(
+            link, backlog=backlog, node_limit=node_limit, lagging=lagging, group=_smaller_group(link)
+        )
         link.sessions[sequence.session_id] = sequence
         if self._in_demand(sequence):
             self._introduce(link, sequence, draft)
@@ -257,3 +259,8 @@ def _draft_of(commit: Commit) -> Draft:
 
 def _held_bytes(commit: Commit) -> int:
     return _draft_of(commit).backlog.size_bytes
+
+
+def _smaller_group(link: DrafterLink) -> int:
+    groups = [s.draft.group for s in link.sessions.values() if s.draft is not None]
+    return int(2 * sum(groups) < len(groups))

@@ -14,24 +14,32 @@ class Pace:
 
     def step_done(self, record: StepRecord) -> None:
         previous, self._previous = self._previous, record
-        if not all(segment.kind is SegmentKind.DECODE for segment in record.segments):
+        if not _only_decodes(record):
             return
         sequences = len(record.segments)
         step_s = record.finished_at - record.started_at
         nodes = sum(commit.nodes_verified for commit in record.commits)
         context = sum(segment.start for segment in record.segments) / sequences
         self._policy.costs.observe(sequences, nodes, context, step_s)
-        if previous is None or not _continues(previous, record):
+        if previous is None or not _only_decodes(previous):
+            return
+        waited = sum(commit.waited for commit in record.commits)
+        if waited:
+            tokens = sum(len(commit.tokens) for commit in record.commits)
+            self._policy.grouping.saw(tokens, record.finished_at - previous.finished_at)
+        if not _continues(previous, record):
             return
         gap_s = record.started_at - previous.finished_at
-        waited = sum(commit.waited for commit in record.commits)
         if waited:
             self._policy.waits.observe(waited, gap_s)
         else:
             self._policy.pauses.observe(sequences, gap_s)
         if waited and record.decision is not None and record.decision.nodes:
-            tokens = sum(len(commit.tokens) for commit in record.commits)
             self._policy.saw_outcome(record.decision, tokens=tokens, seconds=gap_s + step_s)
+
+
+def _only_decodes(record: StepRecord) -> bool:
+    return all(segment.kind is SegmentKind.DECODE for segment in record.segments)
 
 
 def _continues(previous: StepRecord, record: StepRecord) -> bool:

@@ -11,7 +11,7 @@ from draftwood_verifier.budget.policy import Batch, Decision, Policy
 from draftwood_verifier.cache.allocator import PageAllocator
 from draftwood_verifier.cache.prefix import PrefixCache
 from draftwood_verifier.plan import StepPlan, Walk
-from draftwood_verifier.sequence import Drafter, Sequence
+from draftwood_verifier.sequence import Draft, Drafter, Sequence
 from draftwood_wire.errors import InvalidRequest, Overloaded
 from draftwood_wire.tree import EMPTY_TREE, TokenTree
 
@@ -108,7 +108,9 @@ class Scheduler:
         rows = _Rows()
         budget = self._prefill_chunk
         replays = [s for s in self.running if _replays(s)]
-        decoding = [s for s in self.running if s.prefilled and not (held and _is_held(s, held))]
+        decoding = [s for s in self.running if s.prefilled and not (held and self._is_held(s, held))]
+        if self.policy.grouping.groups > 1:
+            decoding = _by_turns(decoding)
         trees, decision = self._trees(decoding)
         for sequence, tree in zip(decoding, trees, strict=True):
             rows.add_decode(sequence, tree)
@@ -153,9 +155,16 @@ class Scheduler:
             trees[i] = trees[i].select(entries) if len(entries) < len(trees[i]) else trees[i]
         return trees, decision
 
-    def _held(self, now: float) -> set[Drafter]:
-        """Drafters that owe an answer: their sessions stay together, so that the next draft is one batch too."""
-        return {s.draft.drafter for s in self.running if s.draft is not None and _awaited(s, now)}
+    def _held(self, now: float) -> set[tuple[Drafter, int]]:
+        """Groups of which a drafter owes an answer: they stay together, so that the next draft is one batch too."""
+        return {self._group(s.draft) for s in self.running if s.draft is not None and _awaited(s, now)}
+
+    def _is_held(self, sequence: Sequence, held: set[tuple[Drafter, int]]) -> bool:
+        draft = sequence.draft
+        return draft is not None and not draft.lagging and self._group(draft) in held
+
+    def _group(self, draft: Draft) -> tuple[Drafter, int]:
+        return draft.drafter, draft.group if self.policy.grouping.groups > 1 else 0
 
     def _reserve(self, sequence: Sequence) -> bool:
         # The worst case is reserved here, so nothing is ever preempted.
@@ -192,9 +201,15 @@ def _awaited(sequence: Sequence, now: float) -> bool:
     return sequence.draft is not None and sequence.prefilled and sequence.draft.awaited(now)
 
 
-def _is_held(sequence: Sequence, held: set[Drafter]) -> bool:
-    draft = sequence.draft
-    return draft is not None and not draft.lagging and draft.drafter in held
+def _by_turns(decoding: list[Sequence]) -> list[Sequence]:
+    """Of two groups of a drafter that are both ready, the one that asked first; the other goes next."""
+    first: dict[Drafter, tuple[float, int]] = {}
+    for sequence in decoding:
+        draft = sequence.draft
+        if draft is not None and draft.waits:
+            turn = draft.asked_at, draft.group
+            first[draft.drafter] = min(turn, first.get(draft.drafter, turn))
+    return [s for s in decoding if s.draft is None or not s.draft.waits or s.draft.group == first[s.draft.drafter][1]]
 
 
 def _replays(sequence: Sequence) -> bool:

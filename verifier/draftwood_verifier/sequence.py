@@ -81,11 +81,12 @@ class Draft:
 
     __slots__ = (
         "_replays", "_sent_at", "answered", "answered_at", "ask_size", "asked_at", "asked_len", "backlog", "deadline",
-        "drafter", "lagging", "node_limit", "replay", "rerooted", "tree", "waits",
+        "drafter", "group", "lagging", "node_limit", "replay", "rerooted", "tree", "waits",
     )  # fmt: skip
 
-    def __init__(self, drafter: Drafter, *, backlog: Backlog, node_limit: int, lagging: bool) -> None:
+    def __init__(self, drafter: Drafter, *, backlog: Backlog, node_limit: int, lagging: bool, group: int = 0) -> None:
         self.drafter = drafter
+        self.group = group  # 0 or 1: with whom it goes when a drafter's sessions take turns
         self.backlog = backlog
         self.node_limit = node_limit
         self.lagging = lagging  # decodes plainly and is not waited for

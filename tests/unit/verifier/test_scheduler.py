@@ -6,6 +6,7 @@ import pytest
 from draftwood_kernels.sample import SamplingParams
 from draftwood_verifier.backlog import Backlog
 from draftwood_verifier.budget.cost_table import Axes, CostTable
+from draftwood_verifier.budget.grouping import Grouping
 from draftwood_verifier.budget.policy import Policy
 from draftwood_verifier.scheduler import Scheduler, SegmentKind, Step
 from draftwood_verifier.sequence import Draft, DraftMode, Sequence
@@ -131,6 +132,27 @@ def test_sessions_of_a_drafter_go_together_and_others_do_not_wait() -> None:
         assert sequence.draft is not None
         ask(sequence.draft, 8, 6.0, 5.0)
     assert [k[0] for k in kinds(scheduler.schedule(6.1))] == [2]
+
+
+def test_two_groups_of_a_drafter_take_turns() -> None:
+    scheduler = make_scheduler()
+    scheduler.policy.grouping = Grouping(2)
+    one, two, three, plain = (decoding(scheduler, i) for i in (1, 2, 3, 4))
+    drafter = Quiet()
+    for sequence, group in ((one, 0), (two, 1), (three, 0)):
+        draft(sequence, drafter).group = group
+        sequence.draft.asked_at = float(group)  # type: ignore[union-attr]
+    assert plain.draft is None
+    two.draft.answered = True  # type: ignore[union-attr]
+    # Two need not wait for the drafts of the other group.
+    assert [k[0] for k in kinds(scheduler.schedule(1.0))] == [2, 4]
+    for sequence in (one, three):
+        sequence.draft.answered = True  # type: ignore[union-attr]
+    # All are ready: those go first that asked first, and the others after them.
+    assert [k[0] for k in kinds(scheduler.schedule(1.0))] == [1, 3, 4]
+    for sequence in (one, three):
+        ask(sequence.draft, 8, 1.0, 5.0)  # type: ignore[arg-type]
+    assert [k[0] for k in kinds(scheduler.schedule(1.1))] == [2, 4]
 
 
 def test_trees_are_cut_to_the_node_limit_and_to_the_tokens_left() -> None:

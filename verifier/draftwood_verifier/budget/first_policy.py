@@ -17,11 +17,12 @@ _LOG = logging.getLogger(__name__)
 
 def first_policy(config: VerifierConfig, runner: Runner, costs: Path) -> Policy:
     """Reads `costs`, or measures and writes it. Nobody may hold pages of the runner yet."""
-    policy = storage.load(costs)
+    policy = storage.load(costs, groups=config.draft_groups)
     if policy is None:
         axes = Axes(sequences=batch_axis(config.max_batch))
         _LOG.info("measuring step costs, kept in %s", costs)
-        policy = Policy(measure_costs(runner, axes=axes, pages=config.kv_pages, page_size=config.page_size))
+        measured = measure_costs(runner, axes=axes, pages=config.kv_pages, page_size=config.page_size)
+        policy = Policy(measured, groups=config.draft_groups)
         storage.save(policy, costs)
     return policy
 

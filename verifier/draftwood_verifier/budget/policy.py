@@ -16,6 +16,7 @@ from draftwood_verifier.budget.allocation import Allocation, allocate
 from draftwood_verifier.budget.calibration import Calibration
 from draftwood_verifier.budget.cost_table import CostTable
 from draftwood_verifier.budget.gaps import GapTable
+from draftwood_verifier.budget.grouping import Grouping
 from draftwood_verifier.budget.profile import Profile
 from draftwood_wire.tree import TokenTree
 
@@ -69,12 +70,13 @@ class Decision:
 class Policy:
     """One for the whole verifier."""
 
-    def __init__(self, costs: CostTable, *, pauses: GapTable | None = None) -> None:
+    def __init__(self, costs: CostTable, *, pauses: GapTable | None = None, groups: int = 0) -> None:
         self.costs = costs
         self.waits = GapTable()  # from asking for drafts to the step that looks at them
         self.pauses = pauses or GapTable()  # from a step to the next when nothing is waited for
         self.calibration = Calibration()
         self.profile = Profile()
+        self.grouping = Grouping(groups)
         self.speculating = True
         self._edges = np.array(costs.axes.nodes, np.float64)
         self._rounds = 0  # since speculation went on or off
@@ -98,6 +100,7 @@ class Policy:
     def drafters_changed(self) -> None:
         """One has come or gone: what the last ones took says nothing about the next, which gets its trial."""
         self.waits = GapTable()
+        self.grouping.start_over()
         self.speculating = True
         self._rounds, self._pause = 0, _FIRST_PAUSE
         self._promised = self._given = 0.0
@@ -115,7 +118,8 @@ class Policy:
     def speculative_rate(self, batch: Batch, *, wait_share: float = 1.0) -> float:
         """Predicted tokens a second with drafts for all in mode auto, at the best number of nodes."""
         accepted = batch.auto * self.profile.tokens(self._edges / max(1, batch.auto), batch.sampled)
-        wait_s = wait_share * self.waits.seconds(batch.auto)
+        # The loop's own time passes in any case.
+        wait_s = max(wait_share * self.waits.seconds(batch.auto), self.pauses.seconds(batch.sequences))
         seconds = np.array(self.costs.curve(batch.sequences, batch.context)) + wait_s
         return float(((batch.sequences + accepted) / seconds).max())
 
@@ -187,6 +191,7 @@ class Policy:
             self.plain_rate(batch),
         )
         self.speculating = on
+        self.grouping.start_over()
         self._rounds = 0
         self._next_look = self._pause
         self._size = _size(batch)

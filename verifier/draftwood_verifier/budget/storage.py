@@ -48,7 +48,7 @@ def save(policy: Policy, path: Path) -> None:
     unfinished.replace(path)
 
 
-def load(path: Path) -> Policy | None:
+def load(path: Path, *, groups: int = 0) -> Policy | None:
     """None when there is no such file, or none of this version that can be read."""
     try:
         content = json.loads(path.read_text())
@@ -61,4 +61,4 @@ def load(path: Path) -> Policy | None:
         pauses = GapTable({int(size): float(value) for size, value in content["pauses"].items()})
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
-    return Policy(CostTable(axes, seconds.tolist()), pauses=pauses)
+    return Policy(CostTable(axes, seconds.tolist()), pauses=pauses, groups=groups)
