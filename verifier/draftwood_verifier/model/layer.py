@@ -22,7 +22,7 @@ class Attention(Protocol):
 
 
 class Mlp(Protocol):
-    def __call__(self, normed: torch.Tensor) -> torch.Tensor:
+    def __call__(self, normed: torch.Tensor, /) -> torch.Tensor:
         """normed [N, E] -> a new tensor [N, E]."""
 
 

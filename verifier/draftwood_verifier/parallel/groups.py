@@ -63,5 +63,5 @@ class Group:
 
     @cached_property
     def _gpus(self) -> Any:
-        nccl = distributed_c10d.ProcessGroupNCCL  # builds for CPUs lack it
+        nccl: Any = distributed_c10d.ProcessGroupNCCL  # builds for CPUs lack it
         return nccl(PrefixStore("gpus", self._store), self.rank, self.size, self._timeout)
