@@ -6,7 +6,8 @@ from draftwood_kernels.sample import SamplingParams, draw
 from draftwood_verifier.runner import Runner
 from tests.unit.model.targets import chain, make_plan
 
-# Logits of one rank and of several differ by less than a tenth of this: the same products, summed in another order.
+# Logits of one rank and of several are the same products, summed in another order. The largest difference seen was
+# 1.5e-5 (3 layers, logits up to 9), and 2e-7 on the targets of tests/unit/model.
 MARGIN = 1e-4
 
 

@@ -22,7 +22,9 @@ class Ranks:
         self.heard: list[queue.Queue[str]] = [queue.Queue() for _ in range(3)]
         with ThreadPoolExecutor(3) as pool:
             self.lines = list(
-                pool.map(lambda rank: Lifeline(store, HOST, rank, 3, lost=self.heard[rank].put), range(3))
+                pool.map(
+                    lambda rank: Lifeline(store, HOST, rank, 3, timeout_s=LIMIT_S, lost=self.heard[rank].put), range(3)
+                )
             )
 
     def die(self, rank: int) -> None:
@@ -88,14 +90,14 @@ def test_strangers_do_not_count(store: distributed.Store) -> None:
     """Somebody who knocks without the group's token, or without a word, is turned away."""
     heard: queue.Queue[str] = queue.Queue()
     with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(Lifeline, store, HOST, 0, 2, lost=heard.put)
+        first = pool.submit(Lifeline, store, HOST, 0, 2, timeout_s=LIMIT_S, lost=heard.put)
         port, _ = store.get("lifeline").decode().split()
         for hello in (b"x" * 20, b""):
             with socket.create_connection((HOST, int(port)), LIMIT_S) as stranger:
                 stranger.sendall(hello)
                 stranger.shutdown(socket.SHUT_WR)
                 assert stranger.recv(1) == b""
-        second = Lifeline(store, HOST, 1, 2, lost=heard.put)
+        second = Lifeline(store, HOST, 1, 2, timeout_s=LIMIT_S, lost=heard.put)
         lines = [first.result(LIMIT_S), second]
     for line in lines:
         line.leave()

@@ -31,7 +31,7 @@ def joined() -> Iterator[Group | None]:
         return
     try:
         store, rank, size = next(rendezvous("env://", timeout=JOIN_TIMEOUT))
-        lifeline = Lifeline(store, os.environ["MASTER_ADDR"], rank, size)
+        lifeline = Lifeline(store, os.environ["MASTER_ADDR"], rank, size, timeout_s=JOIN_TIMEOUT.total_seconds())
         group = Group(store, rank, size)
     except (RuntimeError, OSError) as error:
         raise GroupLost(

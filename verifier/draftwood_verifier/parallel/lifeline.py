@@ -38,11 +38,16 @@ def end_process(message: str) -> NoReturn:
 class Lifeline:
     """One rank's end of it. `lost` is called with what has happened, from a thread that ends when all have left."""
 
-    def __init__(self, store: Store, host: str, rank: int, size: int, *, lost: Lost = end_process) -> None:
-        """Return when rank 0, which listens at `host`, is connected with all others. Raises OSError."""
+    def __init__(
+        self, store: Store, host: str, rank: int, size: int, *, timeout_s: float, lost: Lost = end_process
+    ) -> None:
+        """Return when rank 0, which listens at `host`, is connected with all others.
+
+        Raises OSError; on rank 0 when some have not called within `timeout_s`.
+        """
         self._size = size
         self._lost = lost
-        self._peers = _accept(store, host, size) if rank == 0 else {0: _call(store, host, rank)}
+        self._peers = _accept(store, host, size, timeout_s) if rank == 0 else {0: _call(store, host, rank)}
         self._left = False
         self._selector = selectors.DefaultSelector()
         for peer, connection in self._peers.items():
@@ -76,11 +81,11 @@ class Lifeline:
             connection.close()
 
 
-def _accept(store: Store, host: str, size: int) -> dict[int, socket.socket]:
+def _accept(store: Store, host: str, size: int, timeout_s: float) -> dict[int, socket.socket]:
     token = secrets.token_bytes(_TOKEN_BYTES)
     peers: dict[int, socket.socket] = {}
     with socket.create_server((host, 0), family=_family(host)) as server:
-        server.settimeout(store.timeout.total_seconds())  # type: ignore[attr-defined]  # the stubs lack it
+        server.settimeout(timeout_s)
         store.set(_KEY, f"{server.getsockname()[1]} {token.hex()}")
         while len(peers) < size - 1:
             connection, _ = server.accept()
