@@ -39,10 +39,11 @@ Weight = torch.Tensor | QuantizedTensor
 
 @dataclass(frozen=True, kw_only=True)
 class Quantization:
-    """What config.json says quantised tensors look like; each is none when it says nothing of that kind."""
+    """What config.json says quantised tensors look like; none or false where it says nothing of that kind."""
 
     fp8_block: tuple[int, int] | None = None
     int4_group: int | None = None
+    is_mxfp4: bool = False
 
 
 def quantization(fields: Fields) -> Quantization:
@@ -57,7 +58,9 @@ def quantization(fields: Fields) -> Quantization:
         return Quantization(fp8_block=_fp8_block(config))
     if method == "compressed-tensors":
         return Quantization(int4_group=_int4_group(config))
-    raise _unsupported(f"quant_method: {method!r} is not one of fp8, compressed-tensors")
+    if method == "mxfp4":
+        return Quantization(is_mxfp4=True)
+    raise _unsupported(f"quant_method: {method!r} is not one of fp8, compressed-tensors, mxfp4")
 
 
 def load_weight(

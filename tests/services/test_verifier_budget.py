@@ -45,23 +45,6 @@ def wrong_script(target: FakeTarget) -> Script:
     return script
 
 
-async def joined(harness: Harness) -> Policy:
-    """The policy, once it knows of the drafter."""
-    while not harness.service.drafters.links:
-        await asyncio.sleep(0)
-    return harness.service.policy
-
-
-def commits(drafter: ScriptedDrafter) -> list[pb.Commit]:
-    return [c for frame in drafter.frames if frame.HasField("commits") for c in frame.commits.commits]
-
-
-async def wrong(session: DraftedSession) -> TokenTree:
-    """Confident, and never right: the target's vocabulary has 24 tokens, and it hardly ever says 23 three times."""
-    del session
-    return make_tree([23, 23, 23])
-
-
 def test_drafts_that_pay_are_used() -> None:
     async def body() -> None:
         target = slow_target()

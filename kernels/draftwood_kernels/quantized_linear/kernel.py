@@ -17,10 +17,11 @@ from draftwood_kernels.specialisation import Specialisation
 
 CODES_A_WORD = 8
 WARPS, STAGES = 4, 3
+_SMALLEST_GROUP = 32
 
 
 def quantized_linear(x: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, group: int) -> torch.Tensor:
-    """Raises ValueError for groups that are no power of two of at least 16 inputs."""
+    """Raises ValueError for groups that are no power of two of at least 32 inputs."""
     inputs, is_int4 = x.shape[1], codes.dtype == torch.int32
     check_codes(inputs, codes, scales, group)
     rows = x if x.stride(1) == 1 else x.contiguous()
@@ -48,14 +49,14 @@ def quantized_linear(x: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor,
 
 
 def tile(itemsize: int) -> dict[str, int]:
-    """Rows, outputs and inputs of a program's tile, by the type of rows alone; a group is at least BLOCK_K inputs."""
+    """Rows, outputs and inputs of a program's tile, by the type of rows alone. A group has whole tiles of inputs."""
     rows, outputs, inputs = (32, 64, 32) if itemsize == 2 else (16, 32, 16)
     return {"BLOCK_M": rows, "BLOCK_N": outputs, "BLOCK_K": inputs}
 
 
 def check_codes(inputs: int, codes: torch.Tensor, scales: torch.Tensor, group: int) -> None:
-    if group < 16 or group & (group - 1):
-        raise ValueError(f"group: {group} is not a power of two from 16 on")
+    if group < _SMALLEST_GROUP or group & (group - 1):
+        raise ValueError(f"group: {group} is not a power of two from {_SMALLEST_GROUP} on")
     width = codes.shape[-1] * (CODES_A_WORD if codes.dtype == torch.int32 else 1)
     assert width == inputs, f"codes of {width} inputs beside {inputs}"
     assert scales.shape == (*codes.shape[:-1], -(-inputs // group)), f"scales {scales.shape} beside {codes.shape}"

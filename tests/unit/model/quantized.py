@@ -35,6 +35,37 @@ def write_quantized(
     return quantized, dequantized
 
 
+def write_mxfp4(source: Path, folder: Path) -> tuple[Path, Path]:
+    """`write_quantized` for gpt-oss, whose experts lie in stacks [X, I, O]."""
+    stored: Tensors = {}
+    meant: Tensors = {}
+    for name, tensor in load_file(source / "model.safetensors").items():
+        if name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            blocks, scales, numbers = _encode_mxfp4(tensor.mT.contiguous())
+            stored |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
+            meant[name] = numbers.mT
+        else:
+            stored[name] = meant[name] = tensor
+    fields = json.loads((source / "config.json").read_text())
+    quantized, dequantized = folder / "quantized", folder / "dequantized"
+    _write(quantized, stored, {**fields, "quantization_config": {"quant_method": "mxfp4"}})
+    _write(dequantized, meant, fields)
+    return quantized, dequantized
+
+
+def _encode_mxfp4(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """weight [X, O, I] -> blocks uint8 [X, O, I / 32, 16], scales uint8 [X, O, I / 32], float32 [X, O, I]."""
+    magnitudes = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+    grouped = weight.unflatten(-1, (-1, 32))
+    exponents = (grouped.abs().amax(-1) / 6).log2().ceil()
+    scaled = grouped / torch.exp2(exponents)[..., None]
+    nearest = (scaled.abs()[..., None] - magnitudes).abs().argmin(-1)
+    codes = nearest + 8 * (scaled < 0)
+    blocks = (codes[..., ::2] | codes[..., 1::2] << 4).to(torch.uint8)
+    numbers = magnitudes[nearest] * scaled.sign() * torch.exp2(exponents)[..., None]
+    return blocks, (exponents + 127).to(torch.uint8), numbers.flatten(-2)
+
+
 def encode_fp8(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
     """One scale a block, as DeepSeek-V3 stores it; blocks at the edges are smaller."""
     height, width = FP8_BLOCK

@@ -88,12 +88,22 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     "kimi-k2": {"family": "kimi_k2", **_LATENT, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 2.8},
     "kimi-k25": {"family": "kimi_k25", **_LATENT, "n_group": 1, "topk_group": 1, "n_shared_experts": 1},
+    "gpt-oss": {
+        "family": "gpt_oss", "num_local_experts": 6, "num_experts_per_tok": 2, "head_dim": 16, "sliding_window": 8,
+    },
+    "gpt-oss-default-rope": {
+        "family": "gpt_oss", "num_local_experts": 4, "num_experts_per_tok": 4, "head_dim": 8, "sliding_window": 5,
+        "layer_types": ["full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1000.0}, "num_key_value_heads": 1,
+    },
 }  # fmt: skip
 # Sizes that groups of 32 divide, for quantised copies.
 _WIDE = {"hidden_size": 64, "moe_intermediate_size": 64}
-QUANTIZED_VARIANTS = {f"{name}-wide": {**VARIANTS[name], **_WIDE} for name in ("qwen3-moe", "kimi-k2", "kimi-k25")}
+QUANTIZED_VARIANTS = {f"{name}-wide": {**VARIANTS[name], **_WIDE} for name in ("qwen3-moe", "kimi-k2", "kimi-k25")} | {
+    "gpt-oss-wide": {**VARIANTS["gpt-oss"], "hidden_size": 64, "intermediate_size": 96}
+}
 # One of every kind of layer and cache.
-KINDS = ("qwen3-tied", "llama-llama3", "qwen3-moe", "deepseek", "deepseek-no-query-latent", "kimi-k25")
+KINDS = ("qwen3-tied", "llama-llama3", "qwen3-moe", "deepseek", "deepseek-no-query-latent", "kimi-k25", "gpt-oss")
 
 
 def write_target(variant: str, folder: Path) -> Path:
@@ -103,7 +113,7 @@ def write_target(variant: str, folder: Path) -> Path:
     model = _make_model(family, options)
     for name, parameter in [*model.named_parameters(), *model.named_buffers()]:
         # Fresh norms are all ones and fresh biases all zeros, which would hide a norm or bias applied wrongly.
-        if "norm" in name or "bias" in name:
+        if "norm" in name or "bias" in name or "sinks" in name:
             torch.nn.init.uniform_(parameter, 0.5, 1.5)
     model.save_pretrained(folder, max_shard_size=shard)
     if family == "kimi_k2":

@@ -17,6 +17,7 @@ from tests.unit.model.quantized import (
     INT4_CONFIG,
     encode_fp8,
     encode_int4,
+    write_mxfp4,
     write_quantized,
 )
 from tests.unit.model.targets import PAGE_SIZE, Oracle, chain, commit_plan, decode, make_plan, make_tree
@@ -33,6 +34,8 @@ Targets = Callable[[str], Path]
 
 
 def quantize(source: Path, folder: Path, scheme: str) -> tuple[Path, Path]:
+    if scheme == "mxfp4":
+        return write_mxfp4(source, folder)
     encode, config, chosen = SCHEMES[scheme]
     return write_quantized(source, folder, encode, config, chosen)
 
@@ -47,6 +50,7 @@ def quantize(source: Path, folder: Path, scheme: str) -> tuple[Path, Path]:
         ("qwen3-moe-wide", "int4"),
         ("kimi-k2-wide", "int4"),
         ("kimi-k25-wide", "int4"),
+        ("gpt-oss-wide", "mxfp4"),
     ],
 )
 def test_a_quantised_target_is_its_dequantised_copy(variant: str, scheme: str, target: Targets, tmp_path: Path) -> None:
@@ -101,7 +105,7 @@ def test_what_is_wrong_names_the_tensor(
 @pytest.mark.parametrize(
     ("scheme", "change", "message"),
     [
-        ("fp8", {"quant_method": "awq"}, "quant_method: 'awq' is not one of fp8, compressed-tensors"),
+        ("fp8", {"quant_method": "awq"}, "quant_method: 'awq' is not one of fp8, compressed-tensors, mxfp4"),
         ("fp8", {"weight_block_size": None}, "weight_block_size: None"),
         ("fp8", {"fmt": "e5m2"}, "fmt: 'e5m2'"),
         ("int4", {"format": "int-quantized"}, "pack-quantized"),
@@ -131,4 +135,33 @@ def test_codes_without_a_word_in_the_config_are_refused(scheme: str, target: Tar
     with pytest.raises(
         UnsupportedTensor, match=r"^model\.layers\.0\..*\.weight.*config\.json has no quantization_config"
     ):
+        load_runner(quantized, pages=4, page_size=4)
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "error", "message"),
+    [
+        ("gate_up_proj_blocks", None, MissingTensor, "not in the checkpoint"),
+        ("down_proj_scales", torch.ones(6, 64, 2, dtype=torch.uint8), WrongShape, r"has shape \[6, 64, 2\]"),
+        ("down_proj_bias", torch.ones(6, 65), WrongShape, r"has shape \[6, 65\]"),
+    ],
+)
+def test_what_is_wrong_with_stacks_names_the_tensor(
+    part: str, value: torch.Tensor | None, error: type[CheckpointError], message: str, target: Targets, tmp_path: Path
+) -> None:
+    quantized, _ = quantize(target("gpt-oss-wide"), tmp_path, "mxfp4")
+    name = f"model.layers.3.mlp.experts.{part}"
+    tensors = load_file(quantized / "model.safetensors")
+    del tensors[name]
+    save_file(tensors if value is None else {**tensors, name: value}, quantized / "model.safetensors")
+    with pytest.raises(error, match=rf"^{name}: {message}"):
+        load_runner(quantized, pages=4, page_size=4)
+
+
+@pytest.mark.parametrize("size", ["hidden_size", "intermediate_size"])
+def test_mxfp4_needs_whole_groups(size: str, target: Targets, tmp_path: Path) -> None:
+    quantized, _ = quantize(target("gpt-oss-wide"), tmp_path, "mxfp4")
+    fields = json.loads((quantized / "config.json").read_text())
+    (quantized / "config.json").write_text(json.dumps({**fields, size: 72}))
+    with pytest.raises(UnsupportedConfig, match=rf"^config\.json: {size}: 72 is no multiple of the 32"):
         load_runner(quantized, pages=4, page_size=4)

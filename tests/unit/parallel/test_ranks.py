@@ -128,6 +128,7 @@ def generate_together(
         ("deepseek-no-query-latent", 2),
         ("deepseek-dense-bias", 2),
         ("kimi-k25", 6),
+        ("gpt-oss", 2),
     ],
 )
 def test_logits_and_features(variant: str, ranks: int, target: Target) -> None:

@@ -11,6 +11,7 @@ import torch
 from draftwood_checkpoint.model_config import ModelConfig
 from draftwood_kernels.rms_norm import rms_norm
 from draftwood_kernels.rotary import halves_to_pairs, rotate_pairs
+from draftwood_kernels.sink_attention import sink_attention
 from draftwood_kernels.tree_attention import AttentionLayout, tree_attention
 from draftwood_verifier.model.layer import LayerKV
 from draftwood_verifier.model.weights import Linear, Part, WeightReader
@@ -20,7 +21,8 @@ from draftwood_verifier.parallel.linear import length, scaled
 @dataclass(frozen=True, kw_only=True)
 class GroupedQueryAttention:
     """This rank's heads. qkv's output is [(H + 2G) * D] with queries and keys in pairs (see rotary); head_norm
-    [H + G, D], or none."""
+    [H + G, D], or none. sinks [H] and window: see sink_attention; a window needs sinks.
+    """
 
     heads: int
     kv_heads: int
@@ -29,6 +31,8 @@ class GroupedQueryAttention:
     qkv: Linear
     head_norm: torch.Tensor | None
     o: Linear
+    sinks: torch.Tensor | None = None
+    window: int | None = None
 
     def __call__(
         self, normed: torch.Tensor, phases: torch.Tensor, kv: LayerKV, layout: AttentionLayout
@@ -42,7 +46,11 @@ class GroupedQueryAttention:
         queries_keys = rotate_pairs(queries_keys, phases)
         keys, values = queries_keys.narrow(1, heads, kv_heads), fused.narrow(1, heads + kv_heads, kv_heads)
         torch.cat([keys, values], dim=1, out=scratch)
-        return self.o(tree_attention(queries_keys.narrow(1, 0, heads), scratch, pages, workspace, layout))
+        queries = queries_keys.narrow(1, 0, heads)
+        if self.sinks is None:
+            return self.o(tree_attention(queries, scratch, pages, workspace, layout))
+        seen = sink_attention(queries, scratch, pages, workspace, layout, sinks=self.sinks, window=self.window)
+        return self.o(seen)
 
 
 def load_attention(reader: WeightReader, c: ModelConfig, *, qk_norm: bool) -> GroupedQueryAttention:

@@ -6,6 +6,7 @@ experts can be spread over ranks, each of which computes what it holds and contr
 Shapes: N rows, E hidden, K experts a row, X experts of the layer, M pairs of a row and one of its experts.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -48,16 +49,24 @@ class MixtureOfExperts:
 class Experts:
     """The experts `held` of a layer; alone, a process holds all of them."""
 
-    def __init__(self, held: range, gate_up: GroupedLinear, down: GroupedLinear) -> None:
+    def __init__(
+        self,
+        held: range,
+        gate_up: GroupedLinear,
+        down: GroupedLinear,
+        gated: Callable[[torch.Tensor], torch.Tensor] = silu_and_mul,
+    ) -> None:
+        """gated: [M, 2 * I], gates first -> [M, I]."""
         self._held = held
         self._gate_up = gate_up
         self._down = down
+        self._gated = gated
 
     def __call__(self, normed: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
         """What the held experts contribute to every row [N, E]."""
         sent = dispatch(chosen, self._held)
         rows = normed.index_select(0, sent.pairs // chosen.shape[1])
-        outputs = self._down(silu_and_mul(self._gate_up(rows, sent.offsets)), sent.offsets)
+        outputs = self._down(self._gated(self._gate_up(rows, sent.offsets)), sent.offsets)
         return combine(outputs, weights, sent)
 
 
@@ -80,14 +89,17 @@ def combine(outputs: torch.Tensor, weights: torch.Tensor, sent: Dispatch) -> tor
 class SoftmaxRouter:
     """The K most probable experts, weighted by their probabilities, which `normalize` makes sum to one."""
 
-    def __init__(self, gate: torch.Tensor, experts_a_row: int, *, normalize: bool) -> None:
-        """gate [X, E]."""
+    def __init__(
+        self, gate: torch.Tensor, experts_a_row: int, *, normalize: bool, bias: torch.Tensor | None = None
+    ) -> None:
+        """gate [X, E], bias [X]."""
         self._gate = gate
+        self._bias = bias
         self._experts_a_row = experts_a_row
         self._normalize = normalize
 
     def __call__(self, normed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        probabilities = torch.softmax(torch.nn.functional.linear(normed, self._gate), dim=-1)
+        probabilities = torch.softmax(torch.nn.functional.linear(normed, self._gate, self._bias), dim=-1)
         weights, experts = probabilities.topk(self._experts_a_row, dim=-1)
         return weights / weights.sum(dim=-1, keepdim=True) if self._normalize else weights, experts
 

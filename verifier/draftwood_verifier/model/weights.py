@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from draftwood_checkpoint.errors import UnexpectedTensor, UnsupportedTensor
+from draftwood_checkpoint.mxfp4 import load_mxfp4
 from draftwood_checkpoint.quantization import Quantization, QuantizedTensor, Weight, load_weight
 from draftwood_checkpoint.safetensors_index import Checkpoint
 from draftwood_kernels.linear import PackedLinear
@@ -13,6 +14,7 @@ from draftwood_kernels.quantized_linear import QuantizedLinear, dequantize
 from draftwood_verifier.parallel.linear import Share
 
 Linear = Callable[[torch.Tensor], torch.Tensor]
+Reorder = Callable[[torch.Tensor], torch.Tensor]
 # A buffer that old checkpoints keep and that follows from config.json.
 _REDUNDANT = ".rotary_emb.inv_freq"
 
@@ -29,7 +31,7 @@ class Part:
     rows: int
     held: slice | None = None
     bias: bool = False
-    reorder: Callable[[torch.Tensor], torch.Tensor] | None = None
+    reorder: Reorder | None = None
 
 
 class WeightReader:
@@ -102,6 +104,19 @@ class WeightReader:
             weights[0].group,
             biases,
         )
+
+    def stacked(self, name: str, expert: int, shape: tuple[int, int, int], reorder: Reorder | None = None) -> Linear:
+        """One of the experts that lie in one tensor, with its bias: float [X, I, O] or mxfp4. shape is (X, O, I)."""
+        full, (experts, outputs, inputs) = self._prefix + name, shape
+        one = slice(expert, expert + 1)
+        parts = ("_blocks", "_scales") if self._scheme.is_mxfp4 else ("",)
+        self._asked.update(f"{full}{part}" for part in (*parts, "_bias"))
+        reorder = reorder or (lambda rows: rows)
+        bias = reorder(self._checkpoint.load(f"{full}_bias", (experts, outputs), rows=one)[0])
+        if self._scheme.is_mxfp4:
+            weight = load_mxfp4(self._checkpoint, full, expert, shape).map_rows(reorder)
+            return QuantizedLinear(weight.codes, weight.scales, weight.group, bias)
+        return PackedLinear(reorder(self._checkpoint.load(full, (experts, inputs, outputs), rows=one)[0].T), bias)
 
     def check_all_asked(self, ignored: Iterable[str]) -> None:
         """Raises UnexpectedTensor for a name that nobody asked for and that starts with nothing of `ignored`."""
