@@ -22,7 +22,7 @@ _WANTED_PROGRAMS = 128
 _MOST_ROWS = 1024
 _JOIN_BLOCK, _JOIN_WARPS = 1024, 4
 # Bytes a number -> rows, outputs and inputs of a tile, warps, stages.
-_TILES = {2: (64, 64, 64, 4, 4), 4: (32, 32, 32, 4, 2)}
+_TILES = {2: (64, 64, 64, 8, 4), 4: (32, 32, 32, 4, 2)}
 
 
 def row_invariant_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -66,8 +66,9 @@ def _launch(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, ou
         num_stages=stages,
     )
     if partial is not None:
-        grid = (rows, triton.cdiv(outputs, _JOIN_BLOCK))
-        _join_kernel[grid](partial, bias, out, outputs, splits, BLOCK=_JOIN_BLOCK, num_warps=_JOIN_WARPS)
+        _join_kernel[(rows, triton.cdiv(outputs, _JOIN_BLOCK))](
+            partial, bias, out, outputs, splits, BLOCK=_JOIN_BLOCK, num_warps=_JOIN_WARPS
+        )
 
 
 def _splits(outputs: int, inputs: int, block_n: int, block_k: int) -> tuple[int, int]:
