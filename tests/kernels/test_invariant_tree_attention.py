@@ -11,7 +11,7 @@ def test_one_launch_takes_chunks_trees_plain_rows_and_empty_segments() -> None:
     rng = np.random.default_rng(0)
     parents = [chain(37), random_tree(rng, 21), chain(1), chain(0), random_tree(rng, 2), random_tree(rng, 70)]
     step = make_step(parents, [13, 40, 29, 0, 0, 3], kv_heads=2, group=4)
-    close(step, attend(step, split_keys=32, row_invariant=True))
+    close(step, attend(step, split_keys=64, row_invariant=True))
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -20,7 +20,7 @@ def test_random_ragged_batches(seed: int) -> None:
     parents = [random_tree(rng, int(size)) for size in rng.integers(1, 20, 4)]
     group, head_dim = int(rng.choice([1, 2, 3, 8])), int(rng.choice([64, 80]))
     step = make_step(parents, rng.integers(0, 70, 4).tolist(), kv_heads=2, group=group, head_dim=head_dim)
-    close(step, attend(step, split_keys=32, row_invariant=True))
+    close(step, attend(step, split_keys=64, row_invariant=True))
 
 
 @pytest.mark.parametrize("head_dim", [128, 256])
@@ -28,7 +28,7 @@ def test_large_heads(head_dim: int) -> None:
     step = make_step(
         [random_tree(np.random.default_rng(1), 9), chain(1)], [37, 20], kv_heads=1, group=4, head_dim=head_dim
     )
-    close(step, attend(step, split_keys=32, row_invariant=True))
+    close(step, attend(step, split_keys=64, row_invariant=True))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -83,9 +83,9 @@ def test_a_row_has_the_same_bits_alone_and_in_a_batch() -> None:
     rng = np.random.default_rng(2)
     parents = [random_tree(rng, 13), chain(1), chain(40), random_tree(rng, 30), chain(1)]
     step = make_step(parents, [45, 64, 7, 0, 15], kv_heads=2, group=4)
-    together = attend(step, split_keys=32, row_invariant=True)
+    together = attend(step, split_keys=64, row_invariant=True)
     for segment, out in enumerate(together):
-        (alone,) = attend(step.only(segment), split_keys=32, row_invariant=True)
+        (alone,) = attend(step.only(segment), split_keys=64, row_invariant=True)
         assert torch.equal(alone, out)
 
 

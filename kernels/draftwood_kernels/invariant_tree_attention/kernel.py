@@ -202,7 +202,7 @@ def _attend(
 
 # (padded head size, bytes a number) -> rows and keys of a tile, warps, stages.
 _TILES = {
-    (64, 2): (32, 32, 8, 2),
+    (64, 2): (32, 64, 8, 2),
     (128, 2): (32, 32, 4, 2),
     (256, 2): (32, 32, 8, 2),
     (64, 4): (16, 32, 4, 2),

@@ -22,7 +22,7 @@ _WANTED_PROGRAMS = 128
 _MOST_ROWS = 1024
 _JOIN_BLOCK, _JOIN_WARPS = 1024, 4
 # Bytes a number -> rows, outputs and inputs of a tile, warps, stages.
-_TILES = {2: (64, 64, 64, 4, 4), 4: (32, 32, 32, 4, 2)}
+_TILES = {2: (64, 64, 64, 8, 4), 4: (32, 32, 32, 4, 2)}
 
 
 def row_invariant_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:

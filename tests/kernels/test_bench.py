@@ -1,0 +1,96 @@
+"""The benchmark where there is no GPU: it says so, its cases are right, and its report says what it was given."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from draftwood_kernels.bench.measure import Card, idle_us
+from draftwood_kernels.bench.report import KernelRow, Report
+from draftwood_kernels.bench.steps import StepRow
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Without a GPU and without the interpreter, as somebody would type it."""
+    variables = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, "-m", "draftwood_kernels.bench", *arguments]
+    environment = variables | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_without_a_gpu_there_is_nothing_to_measure() -> None:
+    done = run()
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("no GPU: nothing to measure here.")
+
+
+def test_an_unknown_model_is_named() -> None:
+    done = run("--models", "8B", "70B")
+    assert done.returncode == 2
+    assert "--models: 70B is none of 0.6B, 8B" in done.stderr
+
+
+def test_every_case_is_right() -> None:
+    done = run("--check")
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = [line.removeprefix("right: ") for line in done.stdout.splitlines() if line.startswith("right: ")]
+    summary = re.search(
+        r"^checked (\d+) kernel cases and 2 steps in two modes in Triton's interpreter$", done.stdout, re.M
+    )
+    assert summary
+    assert int(summary[1]) == len(said) == len(set(said))
+    ops = ("rms_norm", "silu_and_mul", "linear", "rotate_pairs", "store_kv", "commit_kv", "append_context")
+    ops += ("tree_attention", "sample_rows", "keep_bounds", "walk_tree", "top_candidates", "build_trees")
+    for op in ops:
+        assert any(op in name for name in said), op
+
+
+@pytest.mark.parametrize(
+    ("spans", "idle"),
+    [
+        ([], 0.0),
+        ([(0.0, 2.0)], 0.0),
+        ([(0.0, 2.0), (3.0, 4.0), (4.0, 5.0), (7.5, 8.0)], 3.5),
+        ([(0.0, 9.0), (1.0, 2.0), (10.0, 11.0)], 1.0),  # one inside another
+    ],
+)
+def test_gaps_are_what_no_kernel_covers(spans: list[tuple[float, float]], idle: float) -> None:
+    assert idle_us(spans) == idle
+
+
+def report() -> Report:
+    steps = [
+        StepRow(model="m", batch=1, context=9, nodes=0, time_us=200.0, floor_us=160.0, kernels=7, idle_us=12.0),
+        StepRow(model="m", batch=1, context=9, nodes=8, time_us=230.0, floor_us=160.0, kernels=7, idle_us=13.0),
+        StepRow(model="m", batch=64, context=9, nodes=8),
+    ]
+    kernel = KernelRow(
+        name="k",
+        time_us=10.0,
+        bytes_moved=4_000_000,
+        bandwidth_share=0.8,
+        matrix_share=0.0,
+        rivals={"torch": 20.0, "other": None},
+    )
+    card = Card(bandwidth=5e11, matrix_rate=1e12)
+    return Report(environment={"card": "none"}, card=card, kernels=[kernel], steps=steps)
+
+
+def test_the_table_compares_with_the_plain_step_and_says_what_does_not_fit() -> None:
+    lines = [re.split(r" {2,}", line) for line in report().text().splitlines()]
+    assert ["card: none"] in lines
+    assert ["k", "10.0", "4.00", "80%", "torch 20.0, other not capturable"] in lines
+    assert ["m", "1", "9", "0", "200", "1.00", "1.25", "7", "12"] in lines
+    assert ["m", "1", "9", "8", "230", "1.15", "1.44", "7", "13"] in lines
+    assert ["m", "64", "9", "8", "does not fit into memory"] in lines
+
+
+def test_json_has_every_number() -> None:
+    read = json.loads(report().json())
+    assert read["kernels"][0]["rivals"] == {"torch": 20.0, "other": None}
+    assert [row["time_us"] for row in read["steps"]] == [200.0, 230.0, None]
+    assert read["card"] == {"bandwidth": 5e11, "matrix_rate": 1e12}
