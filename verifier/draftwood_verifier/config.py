@@ -29,6 +29,7 @@ class VerifierConfig:
     draft_wait_ms: float = _option(200.0, "how long a round waits for a drafter that kept up so far")
     drain_s: float = _option(DRAIN_S, "time that running requests get to finish after SIGTERM")
     threads: int = _option(0, "CPU threads of the target; 0 leaves the choice to torch")
+    metrics: str = _option("", "host:port to serve Prometheus metrics on; port 0 takes a free one; empty: none")
 
     def __post_init__(self) -> None:
         for name in ("kv_pages", "page_size", "prefill_chunk", "max_batch", "max_waiting"):
@@ -39,6 +40,10 @@ class VerifierConfig:
         for name in ("draft_wait_ms", "drain_s", "threads"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name}: {getattr(self, name)} is below 0")
+
+    @property
+    def served_model(self) -> str:
+        return self.model_name or self.target.resolve().name
 
 
 def parse_config(arguments: Sequence[str] | None = None) -> VerifierConfig:

@@ -26,6 +26,18 @@ _TURNS = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class BudgetDecision:
+    """How many nodes a step was allowed, 0 for a plain step, in steps where that was decided.
+
+    `regret` is the share of the step's tokens a second that the best choice would have added, in hindsight; 0 when this
+    was it, None when it is not known.
+    """
+
+    nodes: int
+    regret: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class StepRecord:
     """What one step did; times are time.monotonic."""
 
@@ -35,6 +47,7 @@ class StepRecord:
     finished_at: float  # commits are in the pages, drafters and clients are told
     segments: list[Segment]
     commits: list[Commit]
+    budget: BudgetDecision | None = None
 
 
 class StepObserver(Protocol):
