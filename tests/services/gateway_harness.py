@@ -20,10 +20,11 @@ CHAT_TEMPLATE = (
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """Addresses of the gateway; `http` is a URL."""
+    """Addresses of the gateway; `http` is a URL, `metrics` may be empty."""
 
     grpc: str
     http: str
+    metrics: str
     tokenizer: Tokenizer
 
 
@@ -62,19 +63,28 @@ def saying(text_ids: Sequence[int], size: int = 2):
 
 
 @asynccontextmanager
-async def stage(folder: Path, verifiers: Sequence[FakeVerifier]) -> AsyncIterator[Stage]:
+async def stage(folder: Path, verifiers: Sequence[FakeVerifier], metrics: str = "") -> AsyncIterator[Stage]:
     """Verifiers first, then the gateway that knows them all."""
     async with AsyncExitStack() as stack:
         addresses = [(await stack.enter_async_context(serving(verifier)))[0] for verifier in verifiers]
-        async with gateway(folder, addresses) as running:
+        async with gateway(folder, addresses, metrics=metrics) as running:
             yield running
 
 
 @asynccontextmanager
-async def gateway(folder: Path, addresses: Sequence[str], start_wait_s: float = 5.0) -> AsyncIterator[Stage]:
+async def gateway(
+    folder: Path, addresses: Sequence[str], start_wait_s: float = 5.0, metrics: str = ""
+) -> AsyncIterator[Stage]:
     config = GatewayConfig(
-        tokenizer=folder, verifier=tuple(addresses), model_name="tiny", start_wait_s=start_wait_s, drain_s=1
+        tokenizer=folder,
+        verifier=tuple(addresses),
+        model_name="tiny",
+        start_wait_s=start_wait_s,
+        drain_s=1,
+        metrics=metrics,
     )
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     async with running_gateway(config) as listening:
-        yield Stage(grpc=listening.grpc, http=f"http://{listening.http}", tokenizer=tokenizer)
+        yield Stage(
+            grpc=listening.grpc, http=f"http://{listening.http}", metrics=listening.metrics, tokenizer=tokenizer
+        )
