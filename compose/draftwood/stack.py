@@ -15,7 +15,10 @@ FREE_PORT = "127.0.0.1:0"
 
 @dataclass(frozen=True, kw_only=True)
 class StackOptions:
-    """What to start and where; addresses are `host:port`, port 0 takes a free one. No `draft`: no drafter."""
+    """What to start and where; addresses are `host:port`, port 0 takes a free one. No `draft`: no drafter.
+
+    `metrics_host`: where each service serves metrics, on a free port; empty for none.
+    """
 
     target: Path
     draft: Path | None
@@ -27,20 +30,24 @@ class StackOptions:
     node_limit: int = tuning.NODE_LIMIT
     kv_pages: int | None = None
     context_pages: int | None = None
+    metrics_host: str = ""
 
     def verifier_arguments(self) -> list[str]:
         arguments = ["--target", str(self.target), "--listen", self.verifier, "--model-name", self.model_name]
         arguments += ["--node-limit", str(self.node_limit), "--threads", str(tuning.VERIFIER_THREADS)]
-        return arguments + _optional("--kv-pages", self.kv_pages)
+        return arguments + _optional("--kv-pages", self.kv_pages) + self._metrics()
 
     def drafter_arguments(self, draft: Path, verifier: str, listen: str) -> list[str]:
         arguments = ["--target", str(self.target), "--draft", str(draft), "--verifier", verifier, "--listen", listen]
         arguments += ["--threads", str(tuning.DRAFTER_THREADS)]
-        return arguments + _optional("--context-pages", self.context_pages)
+        return arguments + _optional("--context-pages", self.context_pages) + self._metrics()
 
     def gateway_arguments(self, verifier: str) -> list[str]:
         arguments = ["--tokenizer", str(self.target), "--verifier", verifier, "--model-name", self.model_name]
-        return [*arguments, "--grpc", self.grpc, "--http", self.http]
+        return [*arguments, "--grpc", self.grpc, "--http", self.http, *self._metrics()]
+
+    def _metrics(self) -> list[str]:
+        return ["--metrics", f"{self.metrics_host}:0"] if self.metrics_host else []
 
 
 def _optional(flag: str, value: int | None) -> list[str]:
