@@ -15,7 +15,10 @@ FREE_PORT = "127.0.0.1:0"
 
 @dataclass(frozen=True, kw_only=True)
 class StackOptions:
-    """What to start and where; addresses are `host:port`, port 0 takes a free one. No `draft`: no drafter."""
+    """What to start and where; addresses are `host:port`, port 0 takes a free one. No `draft`: no drafter.
+
+    `metrics_host`: where each service serves metrics, on a free port; empty for none.
+    """
 
     target: Path
     draft: Path | None
@@ -30,6 +33,7 @@ class StackOptions:
     # A module, and what comes before the drafter's options.
     drafter_module: tuple[str, ...] = ("draftwood_drafter",)
     tensor_parallel: int = 1
+    metrics_host: str = ""
 
     def __post_init__(self) -> None:
         if self.tensor_parallel < 1:
@@ -47,16 +51,19 @@ class StackOptions:
         threads = max(1, tuning.VERIFIER_THREADS // self.tensor_parallel)
         arguments = ["--target", str(self.target), "--listen", self.verifier, "--model-name", self.model_name]
         arguments += ["--node-limit", str(self.node_limit), "--threads", str(threads)]
-        return arguments + _optional("--kv-pages", self.kv_pages)
+        return arguments + _optional("--kv-pages", self.kv_pages) + self._metrics()
 
     def drafter_arguments(self, draft: Path, verifier: str, listen: str) -> list[str]:
         arguments = ["--target", str(self.target), "--draft", str(draft), "--verifier", verifier, "--listen", listen]
         arguments += ["--threads", str(tuning.DRAFTER_THREADS)]
-        return arguments + _optional("--context-pages", self.context_pages)
+        return arguments + _optional("--context-pages", self.context_pages) + self._metrics()
 
     def gateway_arguments(self, verifier: str) -> list[str]:
         arguments = ["--tokenizer", str(self.target), "--verifier", verifier, "--model-name", self.model_name]
-        return [*arguments, "--grpc", self.grpc, "--http", self.http]
+        return [*arguments, "--grpc", self.grpc, "--http", self.http, *self._metrics()]
+
+    def _metrics(self) -> list[str]:
+        return ["--metrics", f"{self.metrics_host}:0"] if self.metrics_host else []
 
 
 def _optional(flag: str, value: int | None) -> list[str]:

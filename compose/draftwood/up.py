@@ -23,6 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--http", default=DEFAULT_HTTP, help="gateway's OpenAI-compatible address")
     parser.add_argument("--verifier", default=DEFAULT_VERIFIER, help="verifier's address")
     parser.add_argument("--drafter", default=FREE_PORT, help="drafter's address")
+    parser.add_argument("--metrics-host", default="", help="serve each service's metrics on a free port of this host")
     parser.add_argument("--model-name", default="draftwood", help="what clients call the model")
     parser.add_argument("--node-limit", type=int, default=tuning.NODE_LIMIT, help="tree nodes when requests don't say")
     parser.add_argument("--kv-pages", type=int, help="pages of the target's KV cache")
@@ -62,6 +63,7 @@ def _options(arguments: argparse.Namespace) -> StackOptions:
         kv_pages=arguments.kv_pages,
         context_pages=arguments.context_pages,
         tensor_parallel=arguments.tensor_parallel,
+        metrics_host=arguments.metrics_host,
     )
 
 
@@ -70,4 +72,7 @@ def _print_addresses(stack: Stack) -> None:
     print(f"verifier  gRPC {stack.verifier.addresses['address']}")
     if stack.drafter is not None:
         print(f"drafter   gRPC {stack.drafter.addresses['address']}")
+    for service in (stack.gateway, stack.verifier, stack.drafter):
+        if service is not None and "metrics" in service.addresses:
+            print(f"{service.name:9} metrics http://{service.addresses['metrics']}/metrics")
     print("Ctrl-C stops everything.", flush=True)

@@ -20,6 +20,7 @@ from draftwood_drafter.model import DraftModel
 from draftwood_drafter.servicer import DrafterServicer, draft_once
 from draftwood_drafter.session import DraftParams, Shape
 from draftwood_drafter.speculation_client import Backoff, SpeculationClient
+from draftwood_drafter.telemetry import DrafterTelemetry
 from draftwood_wire.errors import DraftwoodError
 from draftwood_wire.transport import Server
 from draftwood_wire.v1 import drafter_service_pb2, tensor_pb2, verifier_service_pb2
@@ -60,13 +61,18 @@ async def serve(config: DrafterConfig, make: Callable[[DrafterConfig], DraftEngi
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     engine = make(config)
     backoff = Backoff(config.redial_min_s, config.redial_max_s)
-    client = SpeculationClient(engine, make_hello(config, engine.model), config.verifier, backoff, config.verifier_tls)
+    telemetry = DrafterTelemetry(metrics=config.metrics)
+    client = SpeculationClient(
+        engine, make_hello(config, engine.model), config.verifier, backoff, telemetry, config.verifier_tls
+    )
     server = Server(config.listen, [_SERVICE], tls=config.tls)
     servicer = DrafterServicer(engine, client, drafter_id=config.id, node_limit=config.node_limit)
     add_DrafterServiceServicer_to_server(servicer, server.grpc)
+    telemetry.start(engine, client)
     await server.start()
     host = config.listen.rpartition(":")[0]
-    print(json.dumps({"event": "listening", "address": f"{host}:{server.port}"}), flush=True)
+    metrics = {"metrics": telemetry.metrics_address} if config.metrics else {}
+    print(json.dumps({"event": "listening", "address": f"{host}:{server.port}", **metrics}), flush=True)
     speculating = asyncio.create_task(client.run())
     signalled = asyncio.create_task(stopping.wait())
     await asyncio.wait([speculating, signalled], return_when=asyncio.FIRST_COMPLETED)
@@ -75,6 +81,7 @@ async def serve(config: DrafterConfig, make: Callable[[DrafterConfig], DraftEngi
     with suppress(asyncio.CancelledError):
         await speculating  # Raises what broke it, if anything did.
     await server.stop()
+    await asyncio.to_thread(telemetry.close)
 
 
 def main() -> None:

@@ -26,6 +26,9 @@ class DrafterConfig:
     threads: int = field(default=0, metadata={"help": "threads of one draft step; 0 leaves torch's choice"})
     redial_min_s: float = field(default=0.1, metadata={"help": "wait before the second attempt to reach the verifier"})
     redial_max_s: float = field(default=2.0, metadata={"help": "longest wait between two attempts"})
+    metrics: str = field(
+        default="", metadata={"help": "host:port to serve Prometheus metrics on; port 0 picks one; empty: none"}
+    )
 
     def __post_init__(self) -> None:
         _require("context_pages", self.context_pages, self.context_pages >= 1, "at least 1")

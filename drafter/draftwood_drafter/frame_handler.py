@@ -5,11 +5,15 @@ once and drafts for the newest state only. Sessions that can't be drafted for ar
 forgotten; later frames about them, or about ids never seen, are ignored.
 """
 
+import time
+
 import numpy as np
 from numpy.typing import NDArray
 
+from draftwood_drafter.draft_contexts import DraftContexts
 from draftwood_drafter.engine import Draft, DraftEngine
 from draftwood_drafter.session import DraftParams, FeatureRows, SessionFault, Shape
+from draftwood_drafter.telemetry import DrafterTelemetry, DraftRecord
 from draftwood_wire.errors import MalformedTensor
 from draftwood_wire.tensor import tensor_from_proto
 from draftwood_wire.tree import tree_to_proto
@@ -39,21 +43,26 @@ def draft_params(
 class FrameHandler:
     """Frames of one Speculate stream; make a new one for each stream, over the same engine."""
 
-    def __init__(self, engine: DraftEngine, node_limit: int) -> None:
+    def __init__(self, engine: DraftEngine, telemetry: DrafterTelemetry, node_limit: int) -> None:
         self._engine = engine
+        self._telemetry = telemetry
+        self._contexts = DraftContexts()
         self._node_limit = node_limit
         self._answers: list[verifier_service_pb2.SpeculateRequest] = []
         self._rows: list[FeatureRows] = []
+        self._faults = 0
 
     def handle(
         self, frames: list[verifier_service_pb2.SpeculateResponse]
     ) -> list[verifier_service_pb2.SpeculateRequest]:
         """Apply frames in order, then append all their features at once and draft once. Returns what to send."""
-        self._answers, self._rows = [], []
+        self._answers, self._rows, self._faults = [], [], 0
         for frame in frames:
             self._apply(frame)
+        started_at = time.monotonic()
         for fault in self._engine.append(self._rows):
             self._report(fault)
+        drafts: list[Draft] = []
         ready = self._engine.ready()
         if ready:
             drafts, faults = self._engine.draft(ready)
@@ -61,7 +70,23 @@ class FrameHandler:
                 self._report(fault)
             if drafts:
                 self._answers.append(_proposals(drafts))
+        if drafts or self._faults:
+            self._record(started_at, drafts)
         return self._answers
+
+    def _record(self, started_at: float, drafts: list[Draft]) -> None:
+        spans, requests = self._contexts.take(draft.session_id for draft in drafts)
+        self._telemetry.drafted(
+            DraftRecord(
+                started_at=started_at,
+                ended_at=time.monotonic(),
+                sessions=len(drafts),
+                nodes=sum(len(draft.tree) for draft in drafts),
+                faults=self._faults,
+                spans=spans,
+                requests=requests,
+            )
+        )
 
     def _apply(self, frame: verifier_service_pb2.SpeculateResponse) -> None:
         kind = frame.WhichOneof("frame")
@@ -77,6 +102,7 @@ class FrameHandler:
     def _open(self, opened: verifier_service_pb2.SessionOpened) -> None:
         session_id = opened.session_id
         self._close(session_id)
+        self._contexts.opened(session_id, opened.traceparent)
         params = draft_params(opened.sampling, opened.speculation, self._node_limit)
         # A session that is handed over half-way has only its root's features still to come.
         decoding = opened.features_from + 1 >= len(opened.token_ids)
@@ -119,6 +145,7 @@ class FrameHandler:
             except SessionFault as fault:
                 self._report(fault)
                 continue
+            self._contexts.committed(commit.session_id, commit.traceparent)
             if features is not None and commit.feature_rows:
                 start = commit.base_len - 1
                 self._rows.append(FeatureRows(session_id=commit.session_id, start=start, features=features[rows]))
@@ -136,6 +163,7 @@ class FrameHandler:
 
     def _close(self, session_id: int) -> None:
         self._engine.close(session_id)
+        self._contexts.closed(session_id)
         # Rows of an older session of the same id must not reach a newer one.
         self._rows = [rows for rows in self._rows if rows.session_id != session_id]
 
@@ -144,6 +172,8 @@ class FrameHandler:
         self._report(SessionFault(session_id, reason))
 
     def _report(self, fault: SessionFault) -> None:
+        self._faults += 1
+        self._contexts.closed(fault.session_id)
         error = verifier_service_pb2.SessionError(session_id=fault.session_id, message=fault.reason)
         self._answers.append(verifier_service_pb2.SpeculateRequest(session_error=error))
 

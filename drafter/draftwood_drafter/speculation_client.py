@@ -15,6 +15,7 @@ import grpc.aio
 
 from draftwood_drafter.engine import DraftEngine
 from draftwood_drafter.frame_handler import FrameHandler
+from draftwood_drafter.telemetry import DrafterTelemetry
 from draftwood_wire.tls import ChannelTls
 from draftwood_wire.transport import PLAINTEXT_CHANNEL, open_channel
 from draftwood_wire.v1 import verifier_service_pb2
@@ -90,6 +91,7 @@ class SpeculationClient:
         hello: verifier_service_pb2.Hello,
         verifier: str,
         backoff: Backoff,
+        telemetry: DrafterTelemetry,
         tls: ChannelTls = PLAINTEXT_CHANNEL,
     ) -> None:
         self._engine = engine
@@ -97,6 +99,7 @@ class SpeculationClient:
         self._verifier = verifier
         self._backoff = backoff
         self._tls = tls
+        self._telemetry = telemetry
         self.connected = False
 
     async def run(self) -> None:
@@ -138,7 +141,7 @@ class SpeculationClient:
         self.connected = True
         logger.info("verifier %s: connected", self._verifier)
         node_limit = min(self._hello.node_limit, first.welcome.node_limit or self._hello.node_limit)
-        handler = FrameHandler(self._engine, node_limit)
+        handler = FrameHandler(self._engine, self._telemetry, node_limit)
         queue = FrameQueue()
         receiving = asyncio.create_task(queue.fill(stream))
         try:

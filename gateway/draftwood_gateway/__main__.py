@@ -17,7 +17,8 @@ async def _serve(config: GatewayConfig) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with running_gateway(config) as listening:
-        print(json.dumps({"event": "listening", **asdict(listening)}), flush=True)
+        addresses = {name: address for name, address in asdict(listening).items() if address}
+        print(json.dumps({"event": "listening", **addresses}), flush=True)
         await stop.wait()
 
 

@@ -15,6 +15,7 @@ from draftwood_gateway.config import GatewayConfig
 from draftwood_gateway.generation import Generator
 from draftwood_gateway.openai_routes import openai_app
 from draftwood_gateway.servicer import GatewayServicer
+from draftwood_gateway.telemetry.observer import GatewayTelemetry
 from draftwood_gateway.tokenization import load_tokenizer
 from draftwood_gateway.verifier_pool import VerifierPool
 from draftwood_wire.errors import Unavailable
@@ -27,10 +28,11 @@ _SERVICE = "draftwood_wire.v1.GatewayService"
 
 @dataclass(frozen=True, kw_only=True)
 class Listening:
-    """`host:port` of both servers."""
+    """`host:port` of both servers and of the metrics, which may be empty."""
 
     grpc: str
     http: str
+    metrics: str
 
 
 class _HttpServer(uvicorn.Server):
@@ -72,21 +74,33 @@ async def running_gateway(config: GatewayConfig) -> AsyncIterator[Listening]:
     tokenizer = load_tokenizer(config.tokenizer)
     keys = ApiKeys.read(config.api_keys)
     async with VerifierPool(config.verifier, tokenizer.fingerprint, config.verifier_tls) as pool:
-        generator = Generator(tokenizer, pool, config.served_model, config.resume_wait_s)
+        telemetry = GatewayTelemetry(metrics=config.metrics, model_name=config.served_model)
+        generator = Generator(tokenizer, pool, telemetry, config.served_model, config.resume_wait_s)
         grpc_server = Server(config.grpc, [_SERVICE], tls=config.tls, interceptors=[GrpcKeys(keys)])
-        add_GatewayServiceServicer_to_server(GatewayServicer(generator), grpc_server.grpc)
-        http_server = _HttpServer(config.http, openai_app(generator, keys), config.drain_s, config.tls)
+        add_GatewayServiceServicer_to_server(GatewayServicer(generator, telemetry), grpc_server.grpc)
+        http_server = _HttpServer(config.http, openai_app(generator, telemetry, keys), config.drain_s, config.tls)
         await pool.wait_until_ready(config.start_wait_s)
-        async with http_server.running():
+        async with _observing(telemetry, pool), http_server.running():
             await grpc_server.start()
             try:
                 yield Listening(
-                    grpc=f"{_host(config.grpc)}:{grpc_server.port}", http=f"{_host(config.http)}:{http_server.port}"
+                    grpc=f"{_host(config.grpc)}:{grpc_server.port}",
+                    http=f"{_host(config.http)}:{http_server.port}",
+                    metrics=telemetry.metrics_address,
                 )
             finally:
                 # Both drain at the same time.
                 http_server.should_exit = True
                 await grpc_server.stop(config.drain_s)
+
+
+@asynccontextmanager
+async def _observing(telemetry: GatewayTelemetry, pool: VerifierPool) -> AsyncIterator[None]:
+    telemetry.start(pool)
+    try:
+        yield
+    finally:
+        await asyncio.to_thread(telemetry.close)
 
 
 def _bind(address: str) -> socket.socket:

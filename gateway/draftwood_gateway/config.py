@@ -29,6 +29,7 @@ class GatewayConfig:
     start_wait_s: float = _option(5.0, "how long the start waits for a first verifier before it goes on without")
     resume_wait_s: float = _option(10.0, "how long a broken stream waits for a verifier that can go on with it")
     drain_s: float = _option(DRAIN_S, "time that running requests get to finish after SIGTERM")
+    metrics: str = _option("", "host:port to serve Prometheus metrics on; port 0 takes a free one; empty: none")
 
     def __post_init__(self) -> None:
         if not self.verifier:

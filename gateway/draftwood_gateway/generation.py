@@ -1,6 +1,7 @@
 """The one path of a request under both front ends: checks, tokens, verifier, text."""
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -8,6 +9,7 @@ from enum import Enum
 
 from draftwood_gateway.requests import ChatPrompt, GenerationRequest, TextPrompt
 from draftwood_gateway.rounds import Round, TextRound, with_texts
+from draftwood_gateway.telemetry.observer import GatewayTelemetry
 from draftwood_gateway.text_stream import TextPiece, TextStream
 from draftwood_gateway.token_stream import TokenStream
 from draftwood_gateway.tokenization import TextTokenizer
@@ -58,8 +60,16 @@ class AdmittedRequest:
 
 
 class Generator:
-    def __init__(self, tokenizer: TextTokenizer, pool: VerifierPool, model_name: str, resume_wait_s: float) -> None:
+    def __init__(
+        self,
+        tokenizer: TextTokenizer,
+        pool: VerifierPool,
+        telemetry: GatewayTelemetry,
+        model_name: str,
+        resume_wait_s: float,
+    ) -> None:
         self.model_name = model_name
+        self._telemetry = telemetry
         self._tokenizer = tokenizer
         self._pool = pool
         self._resume_wait_s = resume_wait_s
@@ -93,10 +103,22 @@ class Generator:
 
     async def stream(self, admitted: AdmittedRequest) -> AsyncGenerator[TextDelta]:
         """The text as it comes; leaving the iteration cancels the verifier's call. Raises DraftwoodError."""
+        with self._telemetry.generating(admitted.request) as generated:
+            tokens = TokenStream(
+                self._pool, generated.request, admitted.prompt, room=admitted.room, resume_wait_s=self._resume_wait_s
+            )
+            try:
+                async with aclosing(self._deltas(admitted, tokens)) as deltas:
+                    async for delta in deltas:
+                        generated.first_at = generated.first_at or time.monotonic()
+                        generated.usage = delta.usage
+                        generated.finish_reason = delta.finish_reason.value if delta.finish_reason else ""
+                        yield delta
+            finally:
+                generated.resumes = tokens.resumes
+
+    async def _deltas(self, admitted: AdmittedRequest, tokens: TokenStream) -> AsyncGenerator[TextDelta]:
         text = TextStream(self._tokenizer.pieces, admitted.request.stop, admitted.stop_ids)
-        tokens = TokenStream(
-            self._pool, admitted.request, admitted.prompt, room=admitted.room, resume_wait_s=self._resume_wait_s
-        )
         async with aclosing(tokens.batches()) as batches:
             async for batch in batches:
                 piece = text.push(batch.token_ids)

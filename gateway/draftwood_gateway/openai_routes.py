@@ -2,7 +2,6 @@
 
 import json
 import logging
-import re
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
@@ -33,6 +32,8 @@ from draftwood_gateway.openai_answers import (
 from draftwood_gateway.openai_schema import ChatBody, CompletionBody, validation_message
 from draftwood_gateway.page import page_routes
 from draftwood_gateway.requests import GenerationRequest
+from draftwood_gateway.telemetry.middleware import TRACEPARENT_KEY, TelemetryMiddleware
+from draftwood_gateway.telemetry.observer import GatewayTelemetry
 from draftwood_wire.errors import (
     DraftwoodError,
     Incompatible,
@@ -42,10 +43,8 @@ from draftwood_wire.errors import (
     Unavailable,
     UnknownModel,
 )
-from draftwood_wire.telemetry import TRACEPARENT
 
 _LOG = logging.getLogger(__name__)
-_TRACEPARENT_FORM = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-[\x21-\x7e]*)?")
 _MAX_BODY_BYTES = 16 * 1024 * 1024
 _STATUS: list[tuple[type[DraftwoodError], int, str | None]] = [
     (InvalidRequest, 400, None),
@@ -57,7 +56,7 @@ _STATUS: list[tuple[type[DraftwoodError], int, str | None]] = [
 ]
 
 
-def openai_app(generator: Generator, keys: ApiKeys) -> Starlette:
+def openai_app(generator: Generator, telemetry: GatewayTelemetry, keys: ApiKeys) -> Starlette:
     routes = _Routes(generator)
     return Starlette(
         routes=[
@@ -68,7 +67,10 @@ def openai_app(generator: Generator, keys: ApiKeys) -> Starlette:
             Route("/healthz", routes.healthz, methods=["GET"]),
             *page_routes(),
         ],
-        middleware=[Middleware(HttpKeys, keys=keys, refusal=_draftwood_error)],
+        middleware=[
+            Middleware(TelemetryMiddleware, telemetry=telemetry),
+            Middleware(HttpKeys, keys=keys, refusal=_draftwood_error),
+        ],
         exception_handlers={
             DraftwoodError: _draftwood_error,
             ValidationError: _validation_error,
@@ -170,9 +172,8 @@ def _event(body: dict[str, Any]) -> bytes:
 
 
 def _traceparent(request: Request) -> str:
-    """Empty when it is not W3C's form: such a one is to be ignored, and gRPC's metadata takes only ASCII."""
-    value = request.headers.get(TRACEPARENT, "")
-    return value if _TRACEPARENT_FORM.fullmatch(value) else ""
+    """Put there by the middleware."""
+    return str(request.scope[TRACEPARENT_KEY])
 
 
 async def _json_body(request: Request) -> dict[str, Any]:

@@ -1,6 +1,8 @@
 """The gRPC face of the gateway."""
 
-from contextlib import aclosing
+import time
+from collections.abc import Iterator
+from contextlib import aclosing, contextmanager
 from typing import NoReturn
 from uuid import uuid4
 
@@ -18,6 +20,8 @@ from draftwood_gateway.requests import (
     TokenPrompt,
 )
 from draftwood_gateway.rounds import TextRound
+from draftwood_gateway.telemetry.observer import GatewayTelemetry
+from draftwood_gateway.telemetry.records import ServedRequest
 from draftwood_gateway.usage import Usage
 from draftwood_wire.errors import DraftwoodError, InvalidRequest, status_of
 from draftwood_wire.telemetry import traceparent_of
@@ -32,6 +36,7 @@ from draftwood_wire.v1.verifier_service_pb2 import (
     RoundReport,
 )
 
+_SERVICE = pb.DESCRIPTOR.services_by_name["GatewayService"].full_name
 _MODES = {
     sampling_pb2.SPECULATION_MODE_UNSPECIFIED: SpeculationMode.DEFAULT,
     sampling_pb2.SPECULATION_MODE_OFF: SpeculationMode.OFF,
@@ -51,29 +56,36 @@ _UnaryContext = grpc.aio.ServicerContext[pb.GatewayServiceGenerateRequest, pb.Ga
 class GatewayServicer(GatewayServiceServicer):
     """A cancelled call is cancelled at the verifier as well."""
 
-    def __init__(self, generator: Generator) -> None:
+    def __init__(self, generator: Generator, telemetry: GatewayTelemetry) -> None:
         self._generator = generator
+        self._telemetry = telemetry
 
     # Written with context.write, not yield: a cancelled call then unwinds here at once.
     async def GenerateStream(  # type: ignore[override]  # noqa: N802
         self, request: pb.GenerateStreamRequest, context: _StreamContext
     ) -> None:
-        try:
-            admitted = await self._generator.admit(_request_of(request.request, _traceparent(context)))
-            async with aclosing(self._generator.stream(admitted)) as deltas:
-                async for delta in deltas:
-                    await context.write(_response_of(delta))
-        except DraftwoodError as error:
-            await _abort(context, error)
+        with self._serving("GenerateStream", context) as served:
+            try:
+                admitted = await self._generator.admit(_request_of(request.request, served.traceparent))
+                async with aclosing(self._generator.stream(admitted)) as deltas:
+                    async for delta in deltas:
+                        served.first_at = served.first_at or time.monotonic()
+                        await context.write(_response_of(delta))
+            except DraftwoodError as error:
+                served.status = status_of(error).name
+                await _abort(context, error)
 
     async def Generate(  # noqa: N802
         self, request: pb.GatewayServiceGenerateRequest, context: _UnaryContext
     ) -> pb.GatewayServiceGenerateResponse:
-        try:
-            admitted = await self._generator.admit(_request_of(request.request, _traceparent(context)))
-            completion = await self._generator.complete(admitted)
-        except DraftwoodError as error:
-            await _abort(context, error)
+        with self._serving("Generate", context) as served:
+            try:
+                admitted = await self._generator.admit(_request_of(request.request, served.traceparent))
+                completion = await self._generator.complete(admitted)
+                served.first_at = time.monotonic()
+            except DraftwoodError as error:
+                served.status = status_of(error).name
+                await _abort(context, error)
         return pb.GatewayServiceGenerateResponse(
             text=completion.text,
             token_ids=completion.token_ids,
@@ -86,9 +98,12 @@ class GatewayServicer(GatewayServiceServicer):
     async def ListModels(self, request: pb.ListModelsRequest, context: object) -> pb.ListModelsResponse:  # noqa: ARG002, N802
         return pb.ListModelsResponse(models=[self._generator.model_name])
 
-
-def _traceparent(context: _StreamContext | _UnaryContext) -> str:
-    return traceparent_of(context.invocation_metadata())
+    @contextmanager
+    def _serving(self, method: str, context: _StreamContext | _UnaryContext) -> Iterator[ServedRequest]:
+        traceparent = traceparent_of(context.invocation_metadata())
+        with self._telemetry.serving(f"{_SERVICE}/{method}", traceparent) as served:
+            yield served
+            served.status = grpc.StatusCode.OK.name
 
 
 async def _abort(context: _StreamContext | _UnaryContext, error: DraftwoodError) -> NoReturn:

@@ -66,6 +66,7 @@ class TokenStream:
         self._tokens: list[int] = []
         self._seed = request.sampling.seed
         self._usage = Usage(prompt_tokens=len(prompt))  # of the attempts that ended, tokens not counted
+        self.resumes = 0  # attempts after the first
         self._failures = 0
         self._failed: set[Verifier] = set()
 
@@ -89,6 +90,7 @@ class TokenStream:
                 yield TokenBatch(token_ids=[], rounds=[], finished=True, usage=self._usage)
                 return
             await self._count_failure(verifier, error)
+            self.resumes += 1
 
     def _has_room_elsewhere(self, code: grpc.StatusCode, verifier: Verifier) -> bool:
         """A full verifier is no reason to fail while another may have room, or a client already holds tokens."""

@@ -89,6 +89,11 @@ class VerifierPool:
         """None when no verifier can be reached."""
         return next((verifier.model for verifier in self._verifiers if verifier.model is not None), None)
 
+    @property
+    def reachable(self) -> int:
+        """How many verifiers can be used; asked from any thread."""
+        return sum(verifier.model is not None for verifier in self._verifiers)
+
     def has_other_than(self, verifiers: Collection[Verifier]) -> bool:
         """Whether a verifier outside `verifiers` can be reached."""
         return any(verifier.model is not None and verifier not in verifiers for verifier in self._verifiers)

@@ -20,10 +20,11 @@ CHAT_TEMPLATE = (
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """Addresses of the gateway; `http` is a URL."""
+    """Addresses of the gateway; `http` is a URL, `metrics` may be empty."""
 
     grpc: str
     http: str
+    metrics: str
     tokenizer: Tokenizer
 
 
@@ -79,4 +80,6 @@ async def gateway(
     )
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     async with running_gateway(config) as listening:
-        yield Stage(grpc=listening.grpc, http=f"http://{listening.http}", tokenizer=tokenizer)
+        yield Stage(
+            grpc=listening.grpc, http=f"http://{listening.http}", metrics=listening.metrics, tokenizer=tokenizer
+        )

@@ -13,6 +13,7 @@ from draftwood_drafter.engine import DraftEngine
 from draftwood_drafter.loading import load_draft_model
 from draftwood_drafter.model import DraftModel
 from draftwood_drafter.speculation_client import Backoff, FrameQueue, SpeculationClient
+from draftwood_drafter.telemetry import DrafterTelemetry
 from draftwood_wire.transport import Server
 from draftwood_wire.v1 import verifier_service_pb2
 from draftwood_wire.v1.verifier_service_pb2_grpc import (
@@ -106,7 +107,7 @@ def play(engine: DraftEngine, scenario: Scenario) -> None:
     async def run() -> None:
         verifier = ScriptedVerifier()
         address = await verifier.start()
-        client = SpeculationClient(engine, HELLO, address, Backoff(0.01, 0.05))
+        client = SpeculationClient(engine, HELLO, address, Backoff(0.01, 0.05), DrafterTelemetry(metrics=""))
         async with asyncio.timeout(60):
             dialling = asyncio.create_task(client.run())
             playing = asyncio.create_task(scenario(verifier, client))

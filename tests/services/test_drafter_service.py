@@ -21,6 +21,7 @@ from draftwood_drafter.engine import DraftEngine
 from draftwood_drafter.servicer import DrafterServicer
 from draftwood_drafter.session import DraftParams, FeatureRows, Shape
 from draftwood_drafter.speculation_client import Backoff, SpeculationClient
+from draftwood_drafter.telemetry import DrafterTelemetry
 from draftwood_wire.tensor import tensor_to_proto
 from draftwood_wire.transport import Server, open_blocking_channel, open_channel
 from draftwood_wire.tree import tree_to_proto
@@ -54,7 +55,9 @@ def engine(config: DrafterConfig) -> DraftEngine:
 
 def ask(config: DrafterConfig, engine: DraftEngine, question: Callable[[Any], Awaitable[None]]) -> None:
     async def run() -> None:
-        client = SpeculationClient(engine, make_hello(config, engine.model), config.verifier, Backoff(1, 1))
+        client = SpeculationClient(
+            engine, make_hello(config, engine.model), config.verifier, Backoff(1, 1), DrafterTelemetry(metrics="")
+        )
         server = Server("127.0.0.1:0", [SERVICE])
         servicer = DrafterServicer(engine, client, drafter_id=config.id, node_limit=config.node_limit)
         add_DrafterServiceServicer_to_server(servicer, server.grpc)

@@ -15,6 +15,7 @@ from tests.services.fake_verifier import FakeVerifier
 from tests.services.gateway_harness import make_tokenizer, saying, stage
 
 TEXT = "the tree 🙂 accepts"
+TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 def fake(folder: Path, **options: Any) -> FakeVerifier:
@@ -30,7 +31,7 @@ def test_whole_streamed_blocking_and_asyncio_agree(tmp_path: Path) -> None:
         verifier = fake(tmp_path)
         async with stage(tmp_path, [verifier]) as running, AsyncClient(running.grpc) as client:
             ids = [*running.tokenizer.encode(TEXT).ids, 0]
-            whole = await client.generate("hello", temperature=0.5, seed=7, traceparent="00-1")
+            whole = await client.generate("hello", temperature=0.5, seed=7, traceparent=TRACEPARENT)
             assert (whole.text, list(whole.token_ids), whole.finish_reason) == (TEXT, ids, FinishReason.STOP)
             assert whole.usage.completion_tokens == len(ids)
             chunks = [chunk async for chunk in client.stream(running.tokenizer.encode("hello").ids)]
@@ -40,7 +41,7 @@ def test_whole_streamed_blocking_and_asyncio_agree(tmp_path: Path) -> None:
             assert all("�" not in chunk.text for chunk in chunks)
             assert await asyncio.to_thread(_blocking, running.grpc) == (TEXT, TEXT, ["tiny"])
         assert verifier.calls[0].request.sampling.seed == 7
-        assert verifier.calls[0].metadata["traceparent"] == "00-1"
+        assert verifier.calls[0].metadata["traceparent"] == TRACEPARENT
         assert verifier.calls[0].request.prompt_token_ids == verifier.calls[1].request.prompt_token_ids
 
     asyncio.run(main())

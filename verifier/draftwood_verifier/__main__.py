@@ -37,7 +37,8 @@ async def serve(config: VerifierConfig, group: Group | None) -> None:
     )
     await service.start()
     host = config.listen.rpartition(":")[0]
-    print(json.dumps({"event": "listening", "address": f"{host}:{service.port}"}), flush=True)
+    metrics = {"metrics": service.telemetry.metrics_address} if config.metrics else {}
+    print(json.dumps({"event": "listening", "address": f"{host}:{service.port}", **metrics}), flush=True)
     stopped, failed = asyncio.create_task(stop.wait()), asyncio.create_task(service.failure())
     await asyncio.wait({stopped, failed}, return_when=asyncio.FIRST_COMPLETED)
     if failed.done():

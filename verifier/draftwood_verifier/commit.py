@@ -22,7 +22,8 @@ class Commit:
     cut: int  # drawn tokens that were thrown away because the request had ended before them
     tree: TokenTree  # what the target looked at
     nodes: list[int]
-    asked_at: float  # time.monotonic when a draft was asked for, and when it came; 0 when neither happened
+    has_drafter: bool
+    asked_at: float  # time.monotonic when a draft for this round was asked for, and when it came; 0 when it was not
     answered_at: float
     waited: bool  # the round had to wait for the draft, or for its time to run out
     finish_reason: FinishReason | None
@@ -47,8 +48,9 @@ def decide(sequence: Sequence, path: Path, *, tree: TokenTree) -> Commit:
         cut=len(path.tokens) - kept,
         tree=tree,
         nodes=[row - path.rows[0] for row in path.rows[:kept]],
-        asked_at=draft.asked_at if draft else 0.0,
-        answered_at=draft.answered_at if draft else 0.0,
+        has_drafter=draft is not None,
+        asked_at=draft.asked_at if draft and draft.asked_len == base_len else 0.0,
+        answered_at=draft.answered_at if draft and draft.asked_len == base_len else 0.0,
         waited=draft is not None and draft.waits,
         finish_reason=finish_reason,
     )

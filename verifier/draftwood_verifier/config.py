@@ -35,6 +35,7 @@ class VerifierConfig:
     costs: str = _option("", "file that keeps the measured step costs; empty: one for this target in the user's cache")
     drain_s: float = _option(DRAIN_S, "time that running requests get to finish after SIGTERM")
     threads: int = _option(0, "CPU threads of the target; 0 leaves the choice to torch")
+    metrics: str = _option("", "host:port to serve Prometheus metrics on; port 0 takes a free one; empty: none")
 
     def __post_init__(self) -> None:
         for name in ("kv_pages", "page_size", "prefill_chunk", "max_batch", "max_waiting"):
@@ -52,6 +53,10 @@ class VerifierConfig:
     @property
     def tls(self) -> ServerTls:
         return ServerTls(certificate=self.tls_certificate, key=self.tls_key, client_ca=self.tls_client_ca)
+
+    @property
+    def served_model(self) -> str:
+        return self.model_name or self.target.resolve().name
 
 
 def parse_config(arguments: Sequence[str] | None = None) -> VerifierConfig:

@@ -12,6 +12,7 @@ from draftwood_verifier.plan import Runner
 from draftwood_verifier.scheduler import Scheduler
 from draftwood_verifier.servicer import VerifierServicer
 from draftwood_verifier.speculation import SpeculationHandler
+from draftwood_verifier.telemetry.observer import VerifierTelemetry
 from draftwood_wire.transport import Server
 from draftwood_wire.tree import MAX_NODES
 from draftwood_wire.v1 import verifier_service_pb2, verifier_service_pb2_grpc
@@ -34,7 +35,8 @@ class VerifierService:
         )
         self.drafters = DrafterPool(policy, vocab_size=runner.vocab_size, wait_s=config.draft_wait_ms / 1000)
         self.engine = Engine(runner, self.scheduler, self.drafters)
-        self.speculation = SpeculationHandler(self.engine, tokenizer_fingerprint=tokenizer_fingerprint)
+        self.telemetry = VerifierTelemetry(metrics=config.metrics, model_name=config.served_model)
+        self.speculation = SpeculationHandler(self.engine, self.telemetry, tokenizer_fingerprint=tokenizer_fingerprint)
         self._servicer = self._make_servicer(config, runner, tokenizer_fingerprint)
         self._server = Server(config.listen, [_SERVICE], tls=config.tls)
         self._drain_s = config.drain_s
@@ -47,6 +49,7 @@ class VerifierService:
 
     async def start(self) -> None:
         """Start the loop and answer."""
+        self.telemetry.start(self.engine, self.speculation)
         self._loop_task = asyncio.create_task(self.engine.run())
         await self._server.start()
 
@@ -68,6 +71,7 @@ class VerifierService:
         self.engine.stop()
         if self._loop_task is not None:
             await self._loop_task
+        await asyncio.to_thread(self.telemetry.close)
 
     def _make_servicer(self, config: VerifierConfig, runner: Runner, fingerprint: str) -> VerifierServicer:
         limits = Limits(
@@ -78,7 +82,7 @@ class VerifierService:
             node_limit=config.node_limit,
         )
         info = verifier_service_pb2.GetInfoResponse(
-            model_name=config.model_name or config.target.resolve().name,
+            model_name=config.served_model,
             version=importlib.metadata.version("draftwood"),
             vocab_size=runner.vocab_size,
             tokenizer_fingerprint=fingerprint,
@@ -86,4 +90,4 @@ class VerifierService:
             eos_token_ids=runner.eos_token_ids,
             max_node_limit=MAX_NODES,
         )
-        return VerifierServicer(self.engine, self.speculation.serve, limits, info)
+        return VerifierServicer(self.engine, self.telemetry, self.speculation.serve, limits, info)

@@ -12,6 +12,7 @@ from draftwood_verifier.engine import Engine, StepFailed
 from draftwood_verifier.load_counters import LoadCounters
 from draftwood_verifier.round_reports import RoundLog, RoundReport
 from draftwood_verifier.sequence import FinishReason, Sequence
+from draftwood_verifier.telemetry.observer import VerifierTelemetry
 from draftwood_wire.errors import DraftwoodError, Unavailable, status_of
 from draftwood_wire.telemetry import traceparent_of
 from draftwood_wire.tree import tree_to_proto
@@ -27,8 +28,16 @@ _FINISH = {FinishReason.STOP: pb.FINISH_REASON_STOP, FinishReason.LENGTH: pb.FIN
 class VerifierServicer(verifier_service_pb2_grpc.VerifierServiceServicer):
     """Translates between protobuf and the engine; holds no state of requests."""
 
-    def __init__(self, engine: Engine, speculate: Speculate, limits: Limits, info: pb.GetInfoResponse) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        telemetry: VerifierTelemetry,
+        speculate: Speculate,
+        limits: Limits,
+        info: pb.GetInfoResponse,
+    ) -> None:
         self._engine = engine
+        self._telemetry = telemetry
         self._speculate = speculate
         self._limits = limits
         self._info = info
@@ -44,18 +53,21 @@ class VerifierServicer(verifier_service_pb2_grpc.VerifierServiceServicer):
 
     # Written with context.write, not yield: a cancelled call then unwinds here at once.
     async def Generate(self, request: pb.GenerateRequest, context: Context) -> None:  # type: ignore[override]  # noqa: N802
-        try:
-            sequence = self._submit(request, context)
-        except DraftwoodError as error:
-            await _abort(context, error)
-        try:
-            await self._stream(sequence, context)
-        except StepFailed as error:
-            await context.abort(grpc.StatusCode.INTERNAL, str(error))
-        finally:
-            # Also reached when the client has gone: grpc cancels the handler.
-            self._engine.cancel(sequence)
-            self._round_log.forget(sequence.session_id)
+        with self._telemetry.serving(traceparent_of(context.invocation_metadata())) as call:
+            try:
+                sequence = call.sequence = self._submit(request, call.traceparent)
+            except DraftwoodError as error:
+                call.status = status_of(error).name
+                await _abort(context, error)
+            try:
+                await self._stream(sequence, context)
+            except StepFailed as error:
+                call.status = grpc.StatusCode.INTERNAL.name
+                await context.abort(grpc.StatusCode.INTERNAL, str(error))
+            finally:
+                # Also reached when the client has gone: grpc cancels the handler.
+                self._engine.cancel(sequence)
+                self._round_log.forget(sequence.session_id)
 
     async def Speculate(  # type: ignore[override]  # noqa: N802
         self, request_iterator: AsyncIterator[pb.SpeculateRequest], context: Context
@@ -94,15 +106,10 @@ class VerifierServicer(verifier_service_pb2_grpc.VerifierServiceServicer):
             drafter_loads=[_drafter_load(link) for link in drafters.links],
         )
 
-    def _submit(self, request: pb.GenerateRequest, context: Context) -> Sequence:
+    def _submit(self, request: pb.GenerateRequest, traceparent: str) -> Sequence:
         if self._draining:
             raise Unavailable("this verifier is stopping")
-        sequence = admit(
-            request,
-            self._limits,
-            session_id=next(self._ids),
-            traceparent=traceparent_of(context.invocation_metadata()),
-        )
+        sequence = admit(request, self._limits, session_id=next(self._ids), traceparent=traceparent)
         self._engine.submit(sequence)
         if request.report_rounds:
             self._round_log.watch(sequence.session_id)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from draftwood_verifier.backlog import Update
 from draftwood_verifier.engine import Engine
 from draftwood_verifier.sequence import DraftMode, Sequence
+from draftwood_verifier.telemetry.observer import VerifierTelemetry
 from draftwood_wire.errors import Incompatible, InvalidRequest, Overloaded, Unavailable
 from draftwood_wire.tensor import row_chunks, tensor_to_proto
 from draftwood_wire.tree import MAX_NODES, tree_from_proto
@@ -48,9 +49,16 @@ class SpeculationHandler:
     """Takes drafters in, and feeds the engine with what they send."""
 
     def __init__(
-        self, engine: Engine, *, tokenizer_fingerprint: str, queue_limit_bytes: int = QUEUE_LIMIT_BYTES
+        self,
+        engine: Engine,
+        telemetry: VerifierTelemetry,
+        *,
+        tokenizer_fingerprint: str,
+        queue_limit_bytes: int = QUEUE_LIMIT_BYTES,
     ) -> None:
+        self.sent_bytes = self.received_bytes = 0  # of frames, since the start
         self._engine = engine
+        self._telemetry = telemetry
         self._fingerprint = tokenizer_fingerprint
         self.queue_limit_bytes = queue_limit_bytes
         self._tasks: set[asyncio.Task[None]] = set()
@@ -60,7 +68,7 @@ class SpeculationHandler:
         """One drafter from Hello to its end; raises Incompatible, InvalidRequest or Overloaded."""
         hello = await _read_hello(frames)
         self._check(hello)
-        stream = DrafterStream(hello, self._engine, self.queue_limit_bytes)
+        stream = DrafterStream(hello, self._engine, self._telemetry, self.queue_limit_bytes)
         await context.write(_welcome(stream))
         self._engine.join(stream)
         _LOG.info("drafter %s joined", stream.drafter_id)
@@ -79,7 +87,7 @@ class SpeculationHandler:
             task.cancel()
 
     async def _both_ways(self, stream: "DrafterStream", frames: Frames, context: Context) -> None:
-        loops = (self._receive(stream, frames), stream.send(context), stream.overflow())
+        loops = (self._receive(stream, frames), self._send(stream, context), stream.overflow())
         tasks = {asyncio.create_task(loop) for loop in loops}
         self._tasks |= tasks
         try:
@@ -94,7 +102,15 @@ class SpeculationHandler:
 
     async def _receive(self, stream: "DrafterStream", frames: Frames) -> None:
         async for frame in frames:
+            self.received_bytes += frame.ByteSize()
             self._take(stream, frame)
+
+    async def _send(self, stream: "DrafterStream", context: Context) -> None:
+        while True:
+            frame, size_bytes = await stream.next_frame()
+            await context.write(frame)
+            self.sent_bytes += size_bytes
+            stream.sent(size_bytes)
 
     def _take(self, stream: "DrafterStream", frame: pb.SpeculateRequest) -> None:
         drafters = self._engine.drafters
@@ -134,7 +150,7 @@ class SpeculationHandler:
 class DrafterStream:
     """One connected drafter, as the engine sees it; its methods only put frames into the queue."""
 
-    def __init__(self, hello: pb.Hello, engine: Engine, queue_limit_bytes: int) -> None:
+    def __init__(self, hello: pb.Hello, engine: Engine, telemetry: VerifierTelemetry, queue_limit_bytes: int) -> None:
         self.sessions: dict[int, Sequence] = {}
         self.late = False
         self.drafter_id = hello.drafter_id
@@ -143,6 +159,7 @@ class DrafterStream:
         self.max_depth = hello.block_size - 1
         self.data_type = hello.feature_data_type
         self._engine = engine
+        self._telemetry = telemetry
         self._limit_bytes = queue_limit_bytes
         self._queue: deque[tuple[pb.SpeculateResponse, int]] = deque()
         self._queued_bytes = 0
@@ -183,40 +200,41 @@ class DrafterStream:
     def send_updates(self, updates: list[Update]) -> None:
         width = len(self.layer_ids) * self._engine.runner.hidden_size
         row_limit = max(1, COMMIT_LIMIT_BYTES // (4 * width))
+        traced = self._telemetry.ask_drafts((self.sessions[u.session_id], u.round) for u in updates if u.nodes_wanted)
         batch: list[Update] = []
         for update in updates:
             if batch and sum(len(u.features) for u in batch) + len(update.features) > row_limit:
-                self._put_commits(batch, width)
+                self._put_commits(batch, width, traced)
                 batch = []
             batch.append(update)
-        self._put_commits(batch, width)
+        self._put_commits(batch, width, traced)
 
     def send_closed(self, session_id: int) -> None:
         self._put(pb.SpeculateResponse(session_closed=pb.SessionClosed(session_id=session_id)))
 
-    async def send(self, context: Context) -> None:
-        """The send loop."""
-        while True:
-            if not self._queue:
-                self._waiter = asyncio.get_running_loop().create_future()
-                await self._waiter
-                continue
-            frame, size_bytes = self._queue.popleft()
-            await context.write(frame)
-            was_congested = self.congested
-            self._queued_bytes -= size_bytes
-            if was_congested and not self.congested:
-                self._engine.wake()
+    async def next_frame(self) -> tuple[pb.SpeculateResponse, int]:
+        """The next frame to send and its bytes, which count as queued until `sent`."""
+        while not self._queue:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        return self._queue.popleft()
+
+    def sent(self, size_bytes: int) -> None:
+        was_congested = self.congested
+        self._queued_bytes -= size_bytes
+        if was_congested and not self.congested:
+            self._engine.wake()
 
     async def overflow(self) -> None:
         """Return never; raises Overloaded when too much waits for the drafter to read."""
         await self._overflowed.wait()
         raise Overloaded(f"{self._queued_bytes} bytes wait for drafter {self.drafter_id}, which does not read them")
 
-    def _put_commits(self, updates: list[Update], width: int) -> None:
+    def _put_commits(self, updates: list[Update], width: int, traced: dict[int, str]) -> None:
         features = np.concatenate([u.features.reshape(-1, width) for u in updates])
         message = pb.CommitBatch(
-            commits=[_commit_message(u) for u in updates], features=tensor_to_proto(features, self.data_type)
+            commits=[_commit_message(u, traced.get(u.session_id, "")) for u in updates],
+            features=tensor_to_proto(features, self.data_type),
         )
         self._put(pb.SpeculateResponse(commits=message))
 
@@ -232,7 +250,7 @@ class DrafterStream:
             self._waiter.set_result(None)
 
 
-def _commit_message(update: Update) -> pb.Commit:
+def _commit_message(update: Update, traceparent: str) -> pb.Commit:
     return pb.Commit(
         session_id=update.session_id,
         round=update.round,
@@ -241,6 +259,7 @@ def _commit_message(update: Update) -> pb.Commit:
         feature_rows=len(update.features),
         nodes_verified=update.nodes_verified,
         nodes_wanted=update.nodes_wanted,
+        traceparent=traceparent,
     )
 
 

@@ -190,7 +190,7 @@ class CommitBatch(_message.Message):
     def __init__(self, commits: _Optional[_Iterable[_Union[Commit, _Mapping]]] = ..., features: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ...) -> None: ...
 
 class Commit(_message.Message):
-    __slots__ = ("session_id", "round", "base_len", "token_ids", "feature_rows", "nodes_verified", "nodes_wanted")
+    __slots__ = ("session_id", "round", "base_len", "token_ids", "feature_rows", "nodes_verified", "nodes_wanted", "traceparent")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     BASE_LEN_FIELD_NUMBER: _ClassVar[int]
@@ -198,6 +198,7 @@ class Commit(_message.Message):
     FEATURE_ROWS_FIELD_NUMBER: _ClassVar[int]
     NODES_VERIFIED_FIELD_NUMBER: _ClassVar[int]
     NODES_WANTED_FIELD_NUMBER: _ClassVar[int]
+    TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     session_id: int
     round: int
     base_len: int
@@ -205,7 +206,8 @@ class Commit(_message.Message):
     feature_rows: int
     nodes_verified: int
     nodes_wanted: int
-    def __init__(self, session_id: _Optional[int] = ..., round: _Optional[int] = ..., base_len: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., feature_rows: _Optional[int] = ..., nodes_verified: _Optional[int] = ..., nodes_wanted: _Optional[int] = ...) -> None: ...
+    traceparent: str
+    def __init__(self, session_id: _Optional[int] = ..., round: _Optional[int] = ..., base_len: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., feature_rows: _Optional[int] = ..., nodes_verified: _Optional[int] = ..., nodes_wanted: _Optional[int] = ..., traceparent: _Optional[str] = ...) -> None: ...
 
 class ProposalBatch(_message.Message):
     __slots__ = ("proposals",)

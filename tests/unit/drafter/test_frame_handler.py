@@ -4,6 +4,7 @@ import pytest
 
 from draftwood_drafter.engine import DraftEngine
 from draftwood_drafter.frame_handler import FrameHandler
+from draftwood_drafter.telemetry import DrafterTelemetry
 from draftwood_wire.v1 import sampling_pb2, verifier_service_pb2
 from tests.unit.drafter.frames import Response, chunk, closed, commits, errors, opened, proposed
 from tests.unit.drafter.pair import FEATURE_WIDTH as WIDTH
@@ -11,7 +12,7 @@ from tests.unit.drafter.pair import FEATURE_WIDTH as WIDTH
 
 @pytest.fixture
 def handler(engine: DraftEngine) -> FrameHandler:
-    return FrameHandler(engine, node_limit=16)
+    return FrameHandler(engine, DrafterTelemetry(metrics=""), node_limit=16)
 
 
 def start(handler: FrameHandler, session_id: int, length: int = 6) -> None:
