@@ -3,9 +3,11 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
-_LIST = Path(__file__).with_name("exposed_metrics.txt")
+from draftwood_wire.telemetry import METRICS, Kind, Metric
+
+_PARTS = {Kind.HISTOGRAM: ("_bucket", "_sum", "_count"), Kind.COUNTER: ("_total",), Kind.GAUGE: ("",)}
+_UNIT_SUFFIXES = {"s": "_seconds", "By": "_bytes"}
 _METRIC = re.compile(r"\b(?:draftwood|gen_ai)_[a-z0-9_]+")
 _SELECTOR = re.compile(r"\b((?:draftwood|gen_ai)_[a-z0-9_]+)\{([^}]*)\}")
 _MATCHER = re.compile(r"([a-z_]+)\s*(?:=~|!~|!=|=)")
@@ -17,20 +19,24 @@ SCRAPED_LABELS = frozenset({"instance", "job", "le"})
 
 @dataclass(frozen=True, kw_only=True)
 class Exposed:
-    kind: str
+    kind: Kind
     labels: frozenset[str]
 
 
 def exposed_series() -> dict[str, Exposed]:
     """Every series name that a scrape can bring."""
     series: dict[str, Exposed] = {}
-    for line in _LIST.read_text().splitlines():
-        if line.startswith("#"):
-            continue
-        kind, name, *labels = line.split()
-        names = [name + part for part in ("_bucket", "_sum", "_count")] if kind == "histogram" else [name]
-        series.update({name: Exposed(kind=kind, labels=frozenset(labels)) for name in names})
+    for metric in METRICS:
+        labels = frozenset(label.replace(".", "_") for label in metric.labels)
+        exposed = Exposed(kind=metric.kind, labels=labels)
+        series.update({_family(metric) + part: exposed for part in _PARTS[metric.kind]})
     return series
+
+
+def _family(metric: Metric) -> str:
+    """The name in Prometheus' form, with its unit."""
+    name, suffix = metric.name.replace(".", "_"), _UNIT_SUFFIXES.get(metric.unit, "")
+    return name if name.endswith(suffix) else name + suffix
 
 
 def complaints(expression: str, series: dict[str, Exposed]) -> Iterator[str]:
@@ -42,7 +48,7 @@ def complaints(expression: str, series: dict[str, Exposed]) -> Iterator[str]:
     for name in metrics:
         if name not in series:
             yield f"no service exposes {name}"
-        elif series[name].kind != "gauge" and not re.search(rf"\brate\({name}\b", expression):
+        elif series[name].kind is not Kind.GAUGE and not re.search(rf"\brate\({name}\b", expression):
             yield f"{name} only grows: it needs a rate"
     for name, matchers in _SELECTOR.findall(expression):
         allowed = SCRAPED_LABELS | (series[name].labels if name in series else frozenset())

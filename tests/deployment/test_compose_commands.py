@@ -14,6 +14,7 @@ from draftwood_wire.transport import open_blocking_channel
 from draftwood_wire.v1.drafter_service_pb2 import DrafterServiceGetInfoRequest
 from draftwood_wire.v1.drafter_service_pb2_grpc import DrafterServiceStub
 from tests.deployment.compose_project import PLAIN, SECURE, LoopbackProject, read_project
+from tests.deployment.promql import exposed_series
 from tests.services.certificates import Authority
 from tests.services.processes import wait_for
 
@@ -52,6 +53,15 @@ def test_the_cpu_profile_serves() -> None:
         for name in START_ORDER:
             assert project.probe(name).returncode == health.SERVING
         check_answer(httpx.post(f"http://{addresses['gateway']['http']}/v1/completions", json=BODY, timeout=120))
+        exposed = exposed_series()
+        for name in START_ORDER:
+            page = httpx.get(f"http://{addresses[name]['metrics']}/metrics").text
+            scraped = {
+                line.partition(" ")[0].partition("{")[0] for line in page.splitlines() if line[:1] not in ("#", "")
+            }
+            own = {series for series in scraped if series.startswith(("draftwood_", "gen_ai_"))}
+            assert own, name
+            assert own <= set(exposed), name
     for name in START_ORDER:
         assert project.processes[name].exit_code() == 0
     assert project.probe("verifier").returncode == health.NO_ANSWER

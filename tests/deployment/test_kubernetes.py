@@ -180,6 +180,13 @@ def test_pods_are_confined(manifests: list[Manifest]) -> None:
         assert {"memory", "ephemeral-storage"} <= set(pod.container["resources"]["limits"]), pod.name
 
 
+def test_metrics_are_where_annotations_and_policies_say(base: list[Manifest]) -> None:
+    ingress = named(base, "NetworkPolicy")["everybody"]["spec"]["ingress"]
+    (allowed_port,) = {entry["port"] for rule in ingress for entry in rule["ports"]}
+    for pod in pods(base):
+        assert port_of(parsed(pod).metrics) == allowed_port, pod.name
+
+
 def test_what_the_images_keep_is_on_a_volume(base: list[Manifest]) -> None:
     """The root is read-only, so the place that the Dockerfile names must be mounted."""
     (kept,) = set(re.findall(r"TRITON_CACHE_DIR=(\S+)/triton", (COMPOSE / "Dockerfile").read_text()))

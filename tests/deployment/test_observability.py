@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
-from tests.deployment.compose_project import COMPOSE, Service, read_project
+from tests.deployment.compose_project import COMPOSE, Service, command_of, read_project
 from tests.deployment.promql import complaints, exposed_series
 
 OBSERVABILITY = COMPOSE / "observability"
@@ -153,6 +153,11 @@ def test_prometheus_scrapes_every_service(services: dict[str, Service]) -> None:
     assert names == {"gateway", "verifier", "drafter"}
     gpu = read_project(["gpu"])["services"]
     aliases = {alias for service in gpu.values() for alias in (service["networks"]["default"] or {}).get("aliases", ())}
+    ports = {sd["port"] for job in jobs for sd in job.get("dns_sd_configs", ())}
+    for name in names:
+        assert [word for word in command_of(services[name]) if word.startswith("--metrics=")] == [
+            f"--metrics=0.0.0.0:{port}" for port in ports
+        ]
     assert names <= set(services)
     assert names <= {*gpu, *aliases}
 

@@ -2,12 +2,13 @@
 
 import pytest
 
+from draftwood_wire.telemetry import Kind
 from tests.deployment.promql import Exposed, complaints
 
 SERIES = {
-    "draftwood_tokens_total": Exposed(kind="counter", labels=frozenset()),
-    "draftwood_queue": Exposed(kind="gauge", labels=frozenset({"draftwood_state"})),
-    "draftwood_length_bucket": Exposed(kind="histogram", labels=frozenset()),
+    "draftwood_tokens_total": Exposed(kind=Kind.COUNTER, labels=frozenset()),
+    "draftwood_queue": Exposed(kind=Kind.GAUGE, labels=frozenset({"draftwood_state"})),
+    "draftwood_length_bucket": Exposed(kind=Kind.HISTOGRAM, labels=frozenset()),
 }
 
 

@@ -30,6 +30,7 @@ def make_commit(*, waited: bool, asked_at: float, answered_at: float) -> Commit:
         cut=0,
         tree=EMPTY_TREE,
         nodes=[0],
+        has_drafter=True,
         asked_at=asked_at,
         answered_at=answered_at,
         waited=waited,

@@ -1,31 +1,43 @@
 """Records become metrics, and a full ring loses records instead of time."""
 
+import re
 import threading
+from dataclasses import replace
 
+import pytest
 from prometheus_client import generate_latest
 
-from draftwood_verifier.engine import BudgetDecision, StepRecord
+from draftwood_verifier.budget.policy import Decision
+from draftwood_verifier.record import StepRecord
 from draftwood_verifier.telemetry.metrics import VerifierMetrics
+from draftwood_verifier.telemetry.rounds import take_apart
 from draftwood_wire.metering import Meters
 from draftwood_wire.recording import Recorder
+from tests.unit.verifier.test_rounds import STEP, commit
 
 
-def step(budget: BudgetDecision | None) -> StepRecord:
-    return StepRecord(
-        number=1, started_at=1.0, executed_at=1.5, finished_at=2.0, segments=[], commits=[], budget=budget
-    )
+def step(decision: Decision | None) -> StepRecord:
+    return replace(STEP, decision=decision)
 
 
 def test_the_budget_and_its_regret_are_told_when_there_was_a_decision() -> None:
     meters = Meters("test")
     metrics = VerifierMetrics(meters)
-    for budget in (None, BudgetDecision(nodes=6), BudgetDecision(nodes=0, regret=0.25)):
-        metrics.step(step(budget), [], [])
+    done = take_apart(commit(), STEP, 9.99)  # three tokens in a tenth of a second
+    for decision in (
+        None,
+        Decision(nodes=6, rate=40.0, plain_rate=20.0),
+        Decision(nodes=3, rate=50.0, plain_rate=40.0),
+    ):
+        metrics.step(step(decision), [], [done])
     metrics.freeze()
     text = generate_latest(meters.registry).decode()
     meters.close()
-    for line in ("budget_nodes_count 2.0", "budget_nodes_sum 6.0", "budget_regret_count 1.0", "budget_regret_sum 0.25"):
+    for line in ("budget_nodes_count 2.0", "budget_nodes_sum 9.0", "budget_regret_count 2.0"):
         assert f"draftwood_verifier_{line}\n" in text
+    regret_sum = re.search(r"draftwood_verifier_budget_regret_sum (\S+)", text)
+    assert regret_sum is not None
+    assert float(regret_sum[1]) == pytest.approx(0.25)
     assert "draftwood_verifier_steps_total 3.0\n" in text
 
 
