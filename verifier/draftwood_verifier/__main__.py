@@ -42,12 +42,20 @@ async def serve(config: VerifierConfig, group: Group | None) -> None:
     stopped, failed = asyncio.create_task(stop.wait()), asyncio.create_task(service.failure())
     await asyncio.wait({stopped, failed}, return_when=asyncio.FIRST_COMPLETED)
     if failed.done():
-        failed.result()
+        _raise_failure(failed)
     failed.cancel()
     await service.stop()
     storage.save(policy, costs)
     if leader:
         leader.stop()
+
+
+def _raise_failure(failed: "asyncio.Task[None]") -> None:
+    try:
+        failed.result()
+    except GroupLost as error:
+        # While calls are still open: they break, and a gateway goes on elsewhere. Unwinding would cancel them.
+        end_process(str(error))
 
 
 def _run(config: VerifierConfig) -> None:

@@ -107,4 +107,4 @@ def _together(group: Group) -> Iterator[None]:
     except GroupLost:
         raise
     except Exception as error:
-        raise GroupLost(f"rank {group.rank} of {group.size}: {error}") from error
+        raise GroupLost(f"rank {group.rank} of {group.size} can't go on with the others: {error}") from error

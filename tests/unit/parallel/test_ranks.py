@@ -217,5 +217,5 @@ def test_a_rank_that_fails_in_a_step_ends_the_group(failing: int, target: Target
         if rank == failing:
             runner.forward = broken  # type: ignore[method-assign]
 
-    with pytest.raises(GroupLost, match=f"rank {failing} of 2: 6 rows are too many"):
+    with pytest.raises(GroupLost, match=f"rank {failing} of 2 can't go on with the others: 6 rows are too many"):
         generate_together(target("qwen3-tied"), 2, prompt(12), GREEDY, [], prepare=fail)
