@@ -151,6 +151,7 @@ class DrafterPool:
                 now,
                 size=len(chosen),
                 wait_s=wait_s if commit.sequence.adaptive else self._wait_s,
+                probing=commit.sequence.adaptive and verdict is Ask.PROBE,
             )
         crowded = [c for c in auto if verdict is not Ask.DRAFT and _held_bytes(c) > HELD_LIMIT_BYTES]
         self._tell(chosen, [c for c in crowded if c not in chosen])

@@ -141,18 +141,19 @@ class Scheduler:
     def _trees(self, decoding: list[Sequence]) -> tuple[list[TokenTree], Decision | None]:
         """What each sequence looks at: all of its tree, or in mode auto the part that pays."""
         trees = [_usable_tree(sequence) for sequence in decoding]
-        adaptive = [i for i, (s, tree) in enumerate(zip(decoding, trees, strict=True)) if s.adaptive and len(tree)]
+        adaptive = [i for i, sequence in enumerate(decoding) if len(trees[i]) and _is_weighed(sequence)]
         if not adaptive:
             return trees, None
         allocation, decision = self.policy.choose(
             [trees[i] for i in adaptive],
             [decoding[i].sampling.temperature > 0 for i in adaptive],
             batch_of(decoding),
-            pinned_nodes=sum(len(tree) for i, tree in enumerate(trees) if not decoding[i].adaptive),
+            pinned_nodes=sum(len(tree) for i, tree in enumerate(trees) if i not in adaptive),
             waited=any(_waits(decoding[i]) for i in adaptive),
         )
         for i, entries in zip(adaptive, allocation.entries, strict=True):
-            trees[i] = trees[i].select(entries) if len(entries) < len(trees[i]) else trees[i]
+            if len(entries) < len(trees[i]):
+                trees[i] = trees[i].select(np.array(entries, np.intp)) if entries else EMPTY_TREE
         return trees, decision
 
     def _held(self, now: float) -> set[tuple[Drafter, int]]:
@@ -191,6 +192,11 @@ def batch_of(sequences: list[Sequence]) -> Batch:
         context=sum(len(s.tokens) for s in sequences) / max(1, len(sequences)),
         sampled=sum(s.sampling.temperature > 0 for s in auto) / max(1, len(auto)),
     )
+
+
+def _is_weighed(sequence: Sequence) -> bool:
+    """Whether the nodes of its tree have to be worth their cost."""
+    return sequence.adaptive and sequence.draft is not None and not sequence.draft.probing
 
 
 def _waits(sequence: Sequence) -> bool:

@@ -81,7 +81,7 @@ class Draft:
 
     __slots__ = (
         "_replays", "_sent_at", "answered", "answered_at", "ask_size", "asked_at", "asked_len", "backlog", "deadline",
-        "drafter", "group", "lagging", "node_limit", "replay", "rerooted", "tree", "waits",
+        "drafter", "group", "lagging", "node_limit", "probing", "replay", "rerooted", "tree", "waits",
     )  # fmt: skip
 
     def __init__(self, drafter: Drafter, *, backlog: Backlog, node_limit: int, lagging: bool, group: int = 0) -> None:
@@ -95,6 +95,7 @@ class Draft:
         self.asked_len = 0  # the length that a tree was last asked for
         self.ask_size = 0  # sessions that were asked for together
         self.waits = False  # the round waits for the answer
+        self.probing = False  # asked for to learn from: what comes is looked at whole, whatever it is worth
         self.answered = False  # the drafter has said what it has to say about the current length
         self.asked_at = self.answered_at = 0.0  # time.monotonic of the last ask, and of the answer to it
         self.deadline = 0.0
@@ -102,8 +103,9 @@ class Draft:
         self._replays = 0
         self._sent_at: dict[int, float] = {}
 
-    def ask(self, length: int, now: float, *, size: int, wait_s: float) -> None:
+    def ask(self, length: int, now: float, *, size: int, wait_s: float, probing: bool = False) -> None:
         """A tree for `length` tokens is asked for, together with those of `size` sessions; wait_s 0: nobody waits."""
+        self.probing = probing
         self.asked_len, self.waits, self.ask_size = length, wait_s > 0, size
         self.asked_at, self.answered_at = now, 0.0
         self.deadline = now + wait_s

@@ -8,7 +8,7 @@ import torch
 from draftwood_verifier.budget import storage
 from draftwood_verifier.budget.cost_table import Axes, batch_axis
 from draftwood_verifier.budget.policy import Policy
-from draftwood_verifier.budget.startup import measure_costs
+from draftwood_verifier.budget.startup import measure_costs, still_true
 from draftwood_verifier.config import VerifierConfig
 from draftwood_verifier.plan import Runner
 
@@ -18,10 +18,11 @@ _LOG = logging.getLogger(__name__)
 def first_policy(config: VerifierConfig, runner: Runner, costs: Path) -> Policy:
     """Reads `costs`, or measures and writes it. Nobody may hold pages of the runner yet."""
     policy = storage.load(costs, groups=config.draft_groups)
-    if policy is None:
+    room = {"pages": config.kv_pages, "page_size": config.page_size}
+    if policy is None or not still_true(policy.costs, runner, **room):
         axes = Axes(sequences=batch_axis(config.max_batch))
         _LOG.info("measuring step costs, kept in %s", costs)
-        measured = measure_costs(runner, axes=axes, pages=config.kv_pages, page_size=config.page_size)
+        measured = measure_costs(runner, axes=axes, **room)
         policy = Policy(measured, groups=config.draft_groups)
         storage.save(policy, costs)
     return policy

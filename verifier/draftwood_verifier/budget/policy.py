@@ -127,17 +127,17 @@ class Policy:
         self, trees: list[TokenTree], sampled: list[bool], batch: Batch, *, pinned_nodes: int, waited: bool
     ) -> tuple[Allocation, Decision]:
         """The entries of each tree that this step looks at. `waited`: somebody had to wait for the trees."""
-        curve = np.array(self.costs.curve(batch.sequences, batch.context))
+        curve = self.costs.curve(batch.sequences, batch.context)
         pause_s = self.pauses.seconds(batch.sequences)
         allocation = allocate(
             [self.calibration.scores(tree, sampled=hot) for tree, hot in zip(trees, sampled, strict=True)],
             sequences=batch.sequences,
             pinned_nodes=pinned_nodes,
-            edges=self._edges,
+            edges=self.costs.axes.nodes,
             seconds=curve,
             wait_s=self.waits.seconds(batch.auto) if waited else pause_s,
         )
-        plain_rate = batch.sequences / (float(curve[0]) + pause_s)
+        plain_rate = batch.sequences / (curve[0] + pause_s)
         return allocation, Decision(nodes=allocation.nodes, rate=allocation.rate, plain_rate=plain_rate)
 
     def saw_tree(self, tree: TokenTree, *, sampled: bool) -> None:

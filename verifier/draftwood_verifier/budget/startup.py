@@ -15,8 +15,11 @@ _SEQUENCES = (1, 4, 16)
 _NODES = (0, 8, 32, 128)
 _CONTEXT = (32, 1024)
 _REPEATS = 3
-# A point is run once only when it takes longer than this.
+# A point that takes longer than this is run twice only.
 _LONG_S = 0.05
+# What an earlier run found is believed when these points take about as long as it says.
+_CHECKED = ((1, 0), (1, 8), (4, 32))
+_MOST_CHANGE = 1.5
 _GREEDY = SamplingParams(temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, seed=0)
 
 
@@ -37,18 +40,30 @@ def measure_costs(runner: Runner, *, axes: Axes, pages: int, page_size: int) -> 
     return _refine(coarse, Axes(sequences=axes.sequences, nodes=axes.nodes, context=context))
 
 
+def still_true(costs: CostTable, runner: Runner, *, pages: int, page_size: int) -> bool:
+    """Whether costs that were kept fit this process, by a tenth of a second's worth of steps."""
+    length = costs.axes.context[0]
+    for sequences, nodes in _CHECKED:
+        if sequences <= costs.axes.sequences[-1]:
+            taken = _time(runner, _plan(sequences, nodes, length, page_size, runner.vocab_size, pages))
+            if not 1 / _MOST_CHANGE < taken / costs.cost(sequences, nodes, length) < _MOST_CHANGE:
+                return False
+    return True
+
+
 def _refine(coarse: CostTable, axes: Axes) -> CostTable:
     seconds = [[[coarse.cost(s, n, c) for n in axes.nodes] for s in axes.sequences] for c in axes.context]
     return CostTable(axes, seconds)
 
 
 def _time(runner: Runner, plan: StepPlan) -> float:
+    """The quickest of a few: what disturbs a machine only ever makes it slower."""
     taken: list[float] = []
-    while len(taken) < _REPEATS and (not taken or taken[0] < _LONG_S):
+    while len(taken) < 2 or (len(taken) < _REPEATS and taken[0] < _LONG_S):
         start = time.perf_counter()
         runner.execute(plan)
         taken.append(time.perf_counter() - start)
-    return float(np.median(taken))
+    return min(taken)
 
 
 def _plan(sequences: int, nodes: int, context: int, page_size: int, vocab_size: int, pages: int) -> StepPlan:
