@@ -57,7 +57,23 @@ def test_a_slow_spell_of_plain_steps_does_not_make_drafts_look_cheap() -> None:
         table.observe(2, 0, 50, 10 * linear(2, 0, 50))
     curve = table.curve(2, 50)
     assert curve == sorted(curve)
-    assert curve[0] > 5 * linear(2, 0, 50)
+    assert curve[0] < curve[-1]
+
+
+def test_a_quicker_step_is_believed_sooner_than_a_slower_one() -> None:
+    quick, slow = linear_table(), linear_table()
+    for _ in range(3):
+        quick.observe(2, 8, 50, 0.1 * linear(2, 8, 50))
+        slow.observe(2, 8, 50, 2 * linear(2, 8, 50))
+    assert quick.cost(2, 8, 50) < 0.3 * linear(2, 8, 50)
+    assert slow.cost(2, 8, 50) < 1.5 * linear(2, 8, 50)
+
+
+def test_one_point_that_was_measured_in_peace_puts_dearer_smaller_ones_right() -> None:
+    table = linear_table()
+    for line in table.seconds[0]:
+        line[1] = 1.0
+    assert table.curve(2, 0)[1] == pytest.approx(linear(2, 16, 0))
 
 
 def test_nothing_ever_becomes_free() -> None:

@@ -11,9 +11,9 @@ from itertools import accumulate, product
 
 # Draft nodes of a whole step at which costs are known and between which the budget chooses.
 NODE_EDGES = (0, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
-# Part of a surprise that the table takes over. A step counts as half or twice the expected one at the utmost: more is
-# a hiccup of the machine.
-_RATE = 0.15
+# Parts of a surprise that the table takes over. What disturbs a machine only ever makes it slower: a quicker step is
+# believed, a slower one little by little, and as twice the expected one at the utmost.
+_QUICKER_RATE, _SLOWER_RATE = 0.5, 0.15
 _SHORTEST_S = 1e-6
 # Before anything is known: a fixed part, and so much for every row.
 _PRIOR_STEP_S = 2e-3
@@ -51,8 +51,9 @@ class CostTable:
         rows = [self.seconds[i][j] for i, j, _ in corners]
         weights = [weight for _, _, weight in corners]
         curve = (sum(w * s for w, s in zip(weights, column, strict=True)) for column in zip(*rows, strict=True))
-        # A slow spell of the machine is seen at some edges only; more nodes are not cheaper for it.
-        return list(accumulate(curve, max, initial=_SHORTEST_S))[1:]
+        # Fewer nodes are not dearer: where they seem to be, the machine was disturbed when they were measured.
+        falling = accumulate(reversed(list(curve)), min)
+        return [max(_SHORTEST_S, seconds) for seconds in reversed(list(falling))]
 
     def cost(self, sequences: int, nodes: int, context: float) -> float:
         """Seconds of one step."""
@@ -64,14 +65,15 @@ class CostTable:
     def observe(self, sequences: int, nodes: int, context: float, seconds: float) -> None:
         """Learn from a step."""
         expected = self.cost(sequences, nodes, context)
-        surprise = min(max(seconds, expected / 2), 2 * expected) - expected
+        surprise = min(seconds, 2 * expected) - expected
+        rate = _SLOWER_RATE if surprise > 0 else _QUICKER_RATE
         # Beyond the grid the nearest line learns.
         corners = [
             (self.seconds[i][j], k, max(weight, 0.0) * max(node_weight, 0.0))
             for i, j, weight in _corners(self.axes.context, context, self.axes.sequences, sequences)
             for k, node_weight in _between(self.axes.nodes, nodes)
         ]
-        share = _RATE * surprise / sum(weight * weight for _, _, weight in corners)
+        share = rate * surprise / sum(weight * weight for _, _, weight in corners)
         for line, k, weight in corners:
             line[k] = max(_SHORTEST_S, line[k] + share * weight)
 

@@ -112,8 +112,8 @@ class Policy:
 
     def plain_rate(self, batch: Batch) -> float:
         """Predicted tokens a second without any draft."""
-        seconds = self.costs.cost(batch.sequences, 0, batch.context) + self.pauses.seconds(batch.sequences)
-        return batch.sequences / seconds
+        curve = self.costs.curve(batch.sequences, batch.context)
+        return batch.sequences / (curve[0] + self.pauses.seconds(batch.sequences))
 
     def speculative_rate(self, batch: Batch, *, wait_share: float = 1.0) -> float:
         """Predicted tokens a second with drafts for all in mode auto, at the best number of nodes."""
@@ -172,6 +172,7 @@ class Policy:
         if self._rounds < self._next_look and not resized:
             return Ask.NOTHING
         self._size = _size(batch)
+        self._pause = _FIRST_PAUSE if resized else self._pause
         wanted = self.plain_rate(batch) * (1 + self.shortfall)
         if self.speculative_rate(batch, wait_share=1.0 if resized else _HOPE) > wanted:
             self._turn(on=True, batch=batch)
@@ -181,7 +182,7 @@ class Policy:
         return Ask.PROBE
 
     def _turn(self, *, on: bool, batch: Batch) -> None:
-        _LOG.info(
+        _LOG.debug(
             "speculation %s after %d rounds: %d sequences, %.0f context, predicted %.1f tokens/s against %.1f plain",
             "on" if on else "off",
             self._rounds,
