@@ -14,7 +14,7 @@ from draftwood_drafter.loading import load_draft_model
 from draftwood_drafter.model import DraftModel
 from draftwood_drafter.speculation_client import Backoff, FrameQueue, SpeculationClient
 from draftwood_wire.transport import Server
-from draftwood_wire.v1 import verifier_service_pb2
+from draftwood_wire.v1 import tensor_pb2, verifier_service_pb2
 from draftwood_wire.v1.verifier_service_pb2_grpc import (
     VerifierServiceServicer,
     add_VerifierServiceServicer_to_server,
@@ -49,6 +49,7 @@ class ScriptedVerifier(VerifierServiceServicer):
     def __init__(self) -> None:
         self._streams: asyncio.Queue[Stream] = asyncio.Queue()
         self.refusals = 0
+        self.hello = HELLO
         self._server: Server | None = None
 
     async def start(self, address: str = "127.0.0.1:0") -> str:
@@ -64,7 +65,7 @@ class ScriptedVerifier(VerifierServiceServicer):
     async def accept(self) -> Stream:
         """The next stream, after Hello and Welcome."""
         stream = await self._streams.get()
-        assert (await stream.receive()).hello == HELLO
+        assert (await stream.receive()).hello == self.hello
         await stream.send(WELCOME)
         return stream
 
@@ -100,13 +101,14 @@ def engine(model: DraftModel) -> DraftEngine:
 Scenario = Callable[[ScriptedVerifier, SpeculationClient], Coroutine[Any, Any, None]]
 
 
-def play(engine: DraftEngine, scenario: Scenario) -> None:
+def play(engine: DraftEngine, scenario: Scenario, hello: verifier_service_pb2.Hello = HELLO) -> None:
     """Run a scenario beside a drafter that dials a scripted verifier."""
 
     async def run() -> None:
         verifier = ScriptedVerifier()
+        verifier.hello = hello
         address = await verifier.start()
-        client = SpeculationClient(engine, HELLO, address, Backoff(0.01, 0.05))
+        client = SpeculationClient(engine, hello, address, Backoff(0.01, 0.05))
         async with asyncio.timeout(60):
             dialling = asyncio.create_task(client.run())
             playing = asyncio.create_task(scenario(verifier, client))
@@ -228,6 +230,20 @@ def test_a_refused_drafter_keeps_trying(engine: DraftEngine) -> None:
         assert verifier.refusals == 0
 
     play(engine, refusing)
+
+
+def test_a_verifier_that_makes_no_trees_is_left(model: DraftModel, caplog: pytest.LogCaptureFixture) -> None:
+    """One of before this could be negotiated: it welcomes without a word of hidden states."""
+    engine = DraftEngine(model, context_pages=16, page_size=4)
+
+    async def scenario(verifier: ScriptedVerifier, client: SpeculationClient) -> None:
+        for _ in range(2):
+            await verifier.accept()
+            assert not client.connected
+
+    hello = verifier_service_pb2.Hello(hidden_state_data_type=tensor_pb2.DATA_TYPE_FLOAT32)
+    play(engine, scenario, hello)
+    assert "--head drafter" in caplog.text
 
 
 def test_a_flood_of_commits_ends_at_the_newest_length(engine: DraftEngine) -> None:
