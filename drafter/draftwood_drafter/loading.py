@@ -34,12 +34,14 @@ _FOREIGN_PARTS = (
 )
 
 
-def load_draft_model(target: Path, draft: Path) -> DraftModel:
-    """Raises Incompatible when the draft does not fit the target, and the checkpoint's own errors."""
+def load_draft_model(target: Path, draft: Path, *, with_head: bool = True) -> DraftModel:
+    """Without the head, the verifier has to turn hidden states into trees.
+
+    Raises Incompatible when the draft does not fit the target, and the checkpoint's own errors."""
     config = load_draft_config(draft)
     checkpoint = Checkpoint(draft)
     _check_variant(checkpoint)
-    embedding, head = _borrow(target, config)
+    embedding, head = _borrow(target, config, with_head)
     return DraftModel(config, _weights(checkpoint, config, embedding, head), _rotary(config))
 
 
@@ -50,8 +52,8 @@ def _check_variant(checkpoint: Checkpoint) -> None:
             raise Incompatible(f"draft: {name} belongs to a variant of DFlash that is not supported")
 
 
-def _borrow(target: Path, config: DraftConfig) -> tuple[torch.Tensor, torch.Tensor]:
-    """The target's embedding and head, both [V, E]; one tensor when they are tied."""
+def _borrow(target: Path, config: DraftConfig, with_head: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The target's embedding and, if wanted, its head, both [V, E]; one tensor when they are tied."""
     checkpoint = Checkpoint(target)
     target_config = load_model_config(target)
     if config.hidden_size != target_config.hidden_size:
@@ -62,6 +64,8 @@ def _borrow(target: Path, config: DraftConfig) -> tuple[torch.Tensor, torch.Tens
     embedding = checkpoint.load(_find(checkpoint, _EMBEDDING_NAMES))
     if not 0 <= config.mask_token_id < len(embedding):
         raise Incompatible(f"draft: mask_token_id {config.mask_token_id}, the target embeds {len(embedding)} ids")
+    if not with_head:
+        return embedding, None
     if target_config.tie_word_embeddings:
         return embedding, embedding
     return embedding, checkpoint.load(_find(checkpoint, _HEAD_NAMES))
@@ -75,13 +79,15 @@ def _find(checkpoint: Checkpoint, candidates: tuple[str, ...]) -> str:
     raise Incompatible(f"target: none of {', '.join(candidates)} is in the checkpoint")
 
 
-def _weights(checkpoint: Checkpoint, config: DraftConfig, embedding: torch.Tensor, head: torch.Tensor) -> DraftWeights:
+def _weights(
+    checkpoint: Checkpoint, config: DraftConfig, embedding: torch.Tensor, head: torch.Tensor | None
+) -> DraftWeights:
     layers = [f"layers.{index}" for index in range(config.num_hidden_layers)]
     keys_values = [f"{layer}.self_attn.{part}_proj" for layer in layers for part in "kv"]
     k_norms = [_head_norm(checkpoint, f"{layer}.self_attn.k_norm") for layer in layers]
     return DraftWeights(
         embedding=embedding,
-        head=PackedLinear(head),
+        head=None if head is None else PackedLinear(head),
         fc=_linear(checkpoint, config, ["fc"]),
         hidden_norm=checkpoint.load("hidden_norm.weight"),
         context_kv=_linear(checkpoint, config, keys_values, bias=config.attention_bias),

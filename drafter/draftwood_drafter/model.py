@@ -41,10 +41,13 @@ class DraftLayer:
 
 @dataclass(frozen=True, kw_only=True)
 class DraftWeights:
-    """Everything outside the layers. The embedding and the head are the target's; context_kv makes [L, 2, G, D]."""
+    """Everything outside the layers. The embedding and the head are the target's; context_kv makes [L, 2, G, D].
+
+    Without a head the model ends at hidden states, which the verifier turns into logits.
+    """
 
     embedding: torch.Tensor
-    head: PackedLinear
+    head: PackedLinear | None
     fc: PackedLinear
     hidden_norm: torch.Tensor
     context_kv: PackedLinear
@@ -60,6 +63,7 @@ class DraftModel:
         self.vocab_size = len(weights.embedding)
         self.feature_width = len(config.target_layer_ids) * config.hidden_size
         self.context_limit = config.max_position_embeddings
+        self.has_head = weights.head is not None
         self._weights = weights
         self._rotary = rotary
 
@@ -94,7 +98,8 @@ class DraftModel:
         return normed.view(len(roots), block_size, -1)[:, 1:]
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """hidden [N, E] -> [N, V], a new tensor."""
+        """hidden [N, E] -> [N, V], a new tensor; only for a model that has a head."""
+        assert self._weights.head is not None, "logits of a model without a head"
         return self._weights.head(hidden)
 
     def _norm_after(self, layer: int) -> torch.Tensor:

@@ -26,6 +26,7 @@ UNFIT: list[tuple[str, dict[str, Any]]] = [
     ("node_limit", {"node_limit": 0}),
     ("feature_data_type", {"feature_data_type": 0}),
     ("feature_data_type", {"feature_data_type": 9}),
+    ("hidden_state_data_type", {"hidden_state_data_type": 9}),
 ]
 
 

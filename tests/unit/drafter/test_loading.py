@@ -13,10 +13,15 @@ from tests.unit.drafter.pair import Pair, make_pair
 
 
 @pytest.mark.parametrize(
-    ("tie", "wanted"), [(True, {"model.embed_tokens.weight"}), (False, {"model.embed_tokens.weight", "lm_head.weight"})]
+    ("tie", "with_head", "wanted"),
+    [
+        (True, True, {"model.embed_tokens.weight"}),
+        (False, True, {"model.embed_tokens.weight", "lm_head.weight"}),
+        (False, False, {"model.embed_tokens.weight"}),
+    ],
 )
 def test_only_needed_tensors_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tie: bool, wanted: set[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tie: bool, with_head: bool, wanted: set[str]
 ) -> None:
     pair = make_pair(tmp_path, tie=tie)
     read: dict[Path, set[str]] = {}
@@ -33,7 +38,7 @@ def test_only_needed_tensors_are_read(
 
     monkeypatch.setattr(Checkpoint, "__init__", noted_init)
     monkeypatch.setattr(Checkpoint, "load", noted_load)
-    load_draft_model(pair.target, pair.draft)
+    load_draft_model(pair.target, pair.draft, with_head=with_head)
     assert read[pair.target] == wanted
     assert read[pair.draft] == set(load_file(pair.draft / "model.safetensors"))
 
