@@ -3,6 +3,7 @@
 Of the target only the tensors used here are read: a drafter's machine need not hold the target.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -34,12 +35,14 @@ _FOREIGN_PARTS = (
 )
 
 
-def load_draft_model(target: Path, draft: Path) -> DraftModel:
+def load_draft_model(
+    target: Path, draft: Path, *, open_checkpoint: Callable[[Path], Checkpoint] = Checkpoint
+) -> DraftModel:
     """Raises Incompatible when the draft does not fit the target, and the checkpoint's own errors."""
     config = load_draft_config(draft)
-    checkpoint = Checkpoint(draft)
+    checkpoint = open_checkpoint(draft)
     _check_variant(checkpoint)
-    embedding, head = _borrow(target, config)
+    embedding, head = _borrow(target, open_checkpoint(target), config)
     return DraftModel(config, _weights(checkpoint, config, embedding, head), _rotary(config))
 
 
@@ -50,9 +53,8 @@ def _check_variant(checkpoint: Checkpoint) -> None:
             raise Incompatible(f"draft: {name} belongs to a variant of DFlash that is not supported")
 
 
-def _borrow(target: Path, config: DraftConfig) -> tuple[torch.Tensor, torch.Tensor]:
+def _borrow(target: Path, checkpoint: Checkpoint, config: DraftConfig) -> tuple[torch.Tensor, torch.Tensor]:
     """The target's embedding and head, both [V, E]; one tensor when they are tied."""
-    checkpoint = Checkpoint(target)
     target_config = load_model_config(target)
     if config.hidden_size != target_config.hidden_size:
         raise Incompatible(f"draft: hidden_size {config.hidden_size}, the target's is {target_config.hidden_size}")
