@@ -86,6 +86,8 @@ class DraftModel:
         phases = self._rotary.phases((starts + torch.arange(block_size, device=context.device)).flatten())
         masks = self._masks(lengths, context.device)
         residual = self._weights.embedding[ids.flatten()]
+        if self.config.input_embedding_scale != 1:
+            residual.mul_(self.config.input_embedding_scale)
         normed = rms_norm(residual, self._weights.layers[0].input_norm, self.config.rms_norm_eps)
         for index, layer in enumerate(self._weights.layers):
             mask = masks[layer.is_causal, layer.window]
@@ -95,7 +97,11 @@ class DraftModel:
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """hidden [N, E] -> [N, V], a new tensor."""
-        return self._weights.head(hidden)
+        logits = self._weights.head(hidden)
+        if self.config.output_multiplier != 1:
+            logits.mul_(self.config.output_multiplier)
+        cap = self.config.final_logit_softcapping
+        return logits if cap is None else logits.div_(cap).tanh_().mul_(cap)
 
     def _norm_after(self, layer: int) -> torch.Tensor:
         """The norm that follows a layer's residual: the next layer's input norm, or the final one."""

@@ -195,6 +195,10 @@ def test_the_reason_is_the_loaders(variant: str, breaks: Callable[[Path], None],
     [
         ({"dflash_config": {"mask_token_id": 97, "target_layer_ids": [0, 1]}}, "mask_token_id 97"),
         ({"dflash_config": {"mask_token_id": 96, "target_layer_ids": [0, 4]}}, "target_layer_ids"),
+        ({"hidden_size": 60}, "hidden_size 60"),
+        ({"vocab_size": 98}, "vocab_size 98"),
+        ({"num_target_layers": 5}, "num_target_layers 5"),
+        ({"block_size": 1}, "block_size 1"),
     ],
 )
 def test_a_drafts_reason_is_the_loaders(tmp_path: Path, fields: dict[str, Any], reason: str) -> None:
