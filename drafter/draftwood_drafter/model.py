@@ -90,6 +90,8 @@ class DraftModel:
         phases = self._rotary.phases((starts + torch.arange(block_size, device=context.device)).flatten())
         masks = self._masks(lengths, context.device)
         residual = self._weights.embedding[ids.flatten()]
+        if self.config.input_embedding_scale != 1:
+            residual.mul_(self.config.input_embedding_scale)
         normed = rms_norm(residual, self._weights.layers[0].input_norm, self.config.rms_norm_eps)
         for index, layer in enumerate(self._weights.layers):
             mask = masks[layer.is_causal, layer.window]
@@ -100,7 +102,11 @@ class DraftModel:
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """hidden [N, E] -> [N, V], a new tensor; only for a model that has a head."""
         assert self._weights.head is not None, "logits of a model without a head"
-        return self._weights.head(hidden)
+        logits = self._weights.head(hidden)
+        if self.config.output_multiplier != 1:
+            logits.mul_(self.config.output_multiplier)
+        cap = self.config.final_logit_softcapping
+        return logits if cap is None else logits.div_(cap).tanh_().mul_(cap)
 
     def _norm_after(self, layer: int) -> torch.Tensor:
         """The norm that follows a layer's residual: the next layer's input norm, or the final one."""
