@@ -40,6 +40,7 @@ def make_hello(config: DrafterConfig, model: DraftModel) -> verifier_service_pb2
         block_size=model.config.block_size,
         feature_data_type=tensor_pb2.DATA_TYPE_FLOAT32,
         node_limit=config.node_limit,
+        num_target_layers=model.config.num_target_layers,
     )
 
 
