@@ -42,6 +42,7 @@ def make_hello(config: DrafterConfig, model: DraftModel) -> verifier_service_pb2
         feature_data_type=tensor_pb2.DATA_TYPE_FLOAT32,
         node_limit=config.node_limit,
         hidden_state_data_type=(tensor_pb2.DATA_TYPE_UNSPECIFIED if model.has_head else tensor_pb2.DATA_TYPE_FLOAT32),
+        num_target_layers=model.config.num_target_layers,
     )
 
 

@@ -18,6 +18,7 @@ PROMPT = [3, 0, 5, 0, 7, 1]
 UNFIT: list[tuple[str, dict[str, Any]]] = [
     ("vocab_size", {"vocab_size": 25}),
     ("hidden_size", {"hidden_size": 3}),
+    ("num_target_layers", {"num_target_layers": 5}),
     ("tokenizer_fingerprint", {"tokenizer_fingerprint": "0" * 64}),
     ("target_layer_ids", {"layer_ids": ()}),
     ("target_layer_ids", {"layer_ids": (4,)}),

@@ -151,6 +151,11 @@ class SpeculationHandler:
             raise Incompatible(f"vocab_size: the drafter has {hello.vocab_size}, the target {runner.vocab_size}")
         if hello.hidden_size != runner.hidden_size:
             raise Incompatible(f"hidden_size: the drafter has {hello.hidden_size}, the target {runner.hidden_size}")
+        # Targets of one series may share width and vocabulary.
+        if hello.num_target_layers not in (0, runner.layers):
+            raise Incompatible(
+                f"num_target_layers: the draft is for {hello.num_target_layers}, the target has {runner.layers}"
+            )
         theirs, ours = hello.tokenizer_fingerprint, self._fingerprint
         if theirs and ours and theirs != ours:
             raise Incompatible(f"tokenizer_fingerprint: the drafter has {theirs}, the target {ours}")

@@ -120,7 +120,7 @@ def _draft_lines(draft: Draft | None) -> list[str]:
         ),
         f"          drafter to verifier: {size(wire.proposal_bytes)} a round of {VerifierConfig.node_limit} nodes",
         (
-            f"          with the head on the verifier (not implemented): {size(wire.hidden_rows_bytes)} a round in its "
+            f"          with `--head verifier`: {size(wire.hidden_rows_bytes)} a round in its "
             f"place, {size(draft.head_bytes)} less memory for the drafter"
         ),
     ]

@@ -116,7 +116,7 @@ class SpeculateResponse(_message.Message):
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., session_opened: _Optional[_Union[SessionOpened, _Mapping]] = ..., features: _Optional[_Union[FeatureChunk, _Mapping]] = ..., commits: _Optional[_Union[CommitBatch, _Mapping]] = ..., session_closed: _Optional[_Union[SessionClosed, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("drafter_id", "protocol_minor", "vocab_size", "tokenizer_fingerprint", "target_layer_ids", "hidden_size", "block_size", "feature_data_type", "node_limit", "hidden_state_data_type")
+    __slots__ = ("drafter_id", "protocol_minor", "vocab_size", "tokenizer_fingerprint", "target_layer_ids", "hidden_size", "block_size", "feature_data_type", "node_limit", "hidden_state_data_type", "num_target_layers")
     DRAFTER_ID_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_MINOR_FIELD_NUMBER: _ClassVar[int]
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -127,6 +127,7 @@ class Hello(_message.Message):
     FEATURE_DATA_TYPE_FIELD_NUMBER: _ClassVar[int]
     NODE_LIMIT_FIELD_NUMBER: _ClassVar[int]
     HIDDEN_STATE_DATA_TYPE_FIELD_NUMBER: _ClassVar[int]
+    NUM_TARGET_LAYERS_FIELD_NUMBER: _ClassVar[int]
     drafter_id: str
     protocol_minor: int
     vocab_size: int
@@ -137,7 +138,8 @@ class Hello(_message.Message):
     feature_data_type: _tensor_pb2.DataType
     node_limit: int
     hidden_state_data_type: _tensor_pb2.DataType
-    def __init__(self, drafter_id: _Optional[str] = ..., protocol_minor: _Optional[int] = ..., vocab_size: _Optional[int] = ..., tokenizer_fingerprint: _Optional[str] = ..., target_layer_ids: _Optional[_Iterable[int]] = ..., hidden_size: _Optional[int] = ..., block_size: _Optional[int] = ..., feature_data_type: _Optional[_Union[_tensor_pb2.DataType, str]] = ..., node_limit: _Optional[int] = ..., hidden_state_data_type: _Optional[_Union[_tensor_pb2.DataType, str]] = ...) -> None: ...
+    num_target_layers: int
+    def __init__(self, drafter_id: _Optional[str] = ..., protocol_minor: _Optional[int] = ..., vocab_size: _Optional[int] = ..., tokenizer_fingerprint: _Optional[str] = ..., target_layer_ids: _Optional[_Iterable[int]] = ..., hidden_size: _Optional[int] = ..., block_size: _Optional[int] = ..., feature_data_type: _Optional[_Union[_tensor_pb2.DataType, str]] = ..., node_limit: _Optional[int] = ..., hidden_state_data_type: _Optional[_Union[_tensor_pb2.DataType, str]] = ..., num_target_layers: _Optional[int] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("protocol_minor", "feature_data_type", "node_limit", "hidden_state_data_type")
