@@ -7,6 +7,7 @@ from importlib.metadata import version
 
 from draftwood import demo, generate, health, top, train, up
 from draftwood.bench import command as bench
+from draftwood.doctor import command as doctor
 from draftwood.simulation import command as simulate
 
 
@@ -31,6 +32,7 @@ def _parser() -> argparse.ArgumentParser:
         ("top", top, "watch a verifier: requests, tokens a second, accepted length, drafters, KV use"),
         ("demo", demo, "compare plain, chain and tree decoding on the embedded pair"),
         ("bench", bench, "measure speed and latency under load"),
+        ("doctor", doctor, "say whether a target and a draft can be served here, before anything is loaded"),
         ("simulate", simulate, "predict speed under load on other hardware"),
     ):
         command = commands.add_parser(name, help=summary, description=module.__doc__)

@@ -13,7 +13,7 @@ import torch
 
 from draftwood_checkpoint.errors import CheckpointError
 from draftwood_checkpoint.model_config import tokenizer_fingerprint
-from draftwood_drafter.config import DrafterConfig, parse_config
+from draftwood_drafter.config import DrafterConfig, Head, parse_config
 from draftwood_drafter.engine import DraftEngine
 from draftwood_drafter.loading import load_draft_model
 from draftwood_drafter.model import DraftModel
@@ -41,6 +41,8 @@ def make_hello(config: DrafterConfig, model: DraftModel) -> verifier_service_pb2
         block_size=model.config.block_size,
         feature_data_type=tensor_pb2.DATA_TYPE_FLOAT32,
         node_limit=config.node_limit,
+        hidden_state_data_type=(tensor_pb2.DATA_TYPE_UNSPECIFIED if model.has_head else tensor_pb2.DATA_TYPE_FLOAT32),
+        num_target_layers=model.config.num_target_layers,
     )
 
 
@@ -48,7 +50,7 @@ def make_engine(config: DrafterConfig) -> DraftEngine:
     """Load the model and run one draft, so that no session pays for what torch sets up on first use."""
     if config.threads:
         torch.set_num_threads(config.threads)
-    model = load_draft_model(config.target, config.draft)
+    model = load_draft_model(config.target, config.draft, with_head=config.head is Head.DRAFTER)
     engine = DraftEngine(model, context_pages=config.context_pages, page_size=config.page_size)
     features = np.zeros((1, model.feature_width), np.float32)
     draft_once(engine, [0, 0], features, DraftParams(shape=Shape.TREE, node_limit=config.node_limit))

@@ -2,11 +2,19 @@
 
 import argparse
 from dataclasses import MISSING, dataclass, field, fields
+from enum import StrEnum
 from pathlib import Path
 from typing import get_type_hints
 
 from draftwood_wire.tls import ChannelTls, ServerTls
 from draftwood_wire.tree import MAX_NODES
+
+
+class Head(StrEnum):
+    """Whose copy of the target's head turns hidden states into trees."""
+
+    DRAFTER = "drafter"
+    VERIFIER = "verifier"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +31,10 @@ class DrafterConfig:
     context_pages: int = field(default=4096, metadata={"help": "pages for the context of all sessions together"})
     page_size: int = field(default=16, metadata={"help": "positions in a page"})
     node_limit: int = field(default=MAX_NODES, metadata={"help": "most nodes in a tree"})
+    head: Head = field(
+        default=Head.DRAFTER,
+        metadata={"help": "who holds the target's head: drafter, or verifier, which then makes trees of hidden states"},
+    )
     threads: int = field(default=0, metadata={"help": "threads of one draft step; 0 leaves torch's choice"})
     redial_min_s: float = field(default=0.1, metadata={"help": "wait before the second attempt to reach the verifier"})
     redial_max_s: float = field(default=2.0, metadata={"help": "longest wait between two attempts"})

@@ -4,7 +4,7 @@ Nothing here knows gRPC. A session that can't go on is closed at once and report
 untouched.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from draftwood_drafter.context_cache import ContextCache, OutOfPages
 from draftwood_drafter.model import DraftModel
 from draftwood_drafter.session import DraftParams, FeatureRows, Session, SessionFault, Shape
-from draftwood_drafter.tree_builder import build_tree, find_candidates, perturb
-from draftwood_wire.tree import TokenTree
+from draftwood_drafter.tree_builder import build_trees
+from draftwood_wire.tree import EMPTY_TREE, TokenTree
 
 # Bounds the copy of context that one step makes (sessions * longest context): larger batches run in groups.
 MAX_GATHERED_COLUMNS = 32_768
@@ -22,11 +22,15 @@ MAX_GATHERED_COLUMNS = 32_768
 
 @dataclass(frozen=True, kw_only=True)
 class Draft:
-    """A tree that hangs on the first base_len committed tokens of a session."""
+    """A tree that hangs on the first base_len committed tokens of a session.
+
+    hidden_states [depths, hidden] in its stead, when the verifier has the head.
+    """
 
     session_id: int
     base_len: int
-    tree: TokenTree
+    tree: TokenTree = EMPTY_TREE
+    hidden_states: NDArray[np.float32] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +137,7 @@ class DraftEngine:
 
     @torch.inference_mode()
     def draft(self, sessions: list[Session]) -> tuple[list[Draft], list[SessionFault]]:
-        """One tree for each session, which must be ready; in as few model calls as MAX_GATHERED_COLUMNS allows."""
+        """One draft for each session, which must be ready; in as few model calls as MAX_GATHERED_COLUMNS allows."""
         drafts: list[Draft] = []
         faults: list[SessionFault] = []
         fitting = [s for s in sessions if self._fits_context(s, faults)]
@@ -150,18 +154,21 @@ class DraftEngine:
         return self.model.block_hidden([s.tokens[-1] for s in sessions], lengths, context)
 
     def _draft_group(self, group: list[Session], drafts: list[Draft], faults: list[SessionFault]) -> None:
-        logits = self.model.logits(self.hidden_states(group).flatten(0, 1))
-        depths = len(logits) // len(group)
-        params = [replace(s.params, node_limit=s.nodes_wanted) for s in group]
-        candidates = find_candidates(perturb(logits, group), params)
-        for index, session in enumerate(group):
-            try:
-                tree = build_tree(candidates, range(index * depths, (index + 1) * depths), params[index])
-            except ValueError as error:
-                faults.append(SessionFault(session.session_id, str(error)))
-                continue
-            session.drafted_len = len(session.tokens)
-            drafts.append(Draft(session_id=session.session_id, base_len=session.drafted_len, tree=tree))
+        hidden = self.hidden_states(group)
+        made = self._with_trees(hidden, group) if self.model.has_head else _with_hidden_states(hidden, group)
+        for session, draft in zip(group, made, strict=True):
+            if draft is None:
+                faults.append(SessionFault(session.session_id, "the draft is not finite"))
+            else:
+                session.drafted_len = draft.base_len
+                drafts.append(draft)
+
+    def _with_trees(self, hidden: torch.Tensor, group: list[Session]) -> list[Draft | None]:
+        trees = build_trees(self.model.logits(hidden.flatten(0, 1)), group)
+        return [
+            None if tree is None else Draft(session_id=session.session_id, base_len=len(session.tokens), tree=tree)
+            for session, tree in zip(group, trees, strict=True)
+        ]
 
     def _place(self, session: Session, rows: FeatureRows) -> list[_Piece]:
         """Check rows, take pages for them, and mark them as held."""
@@ -212,6 +219,16 @@ class DraftEngine:
         reason = f"a block at position {len(session.tokens) - 1} ends beyond the draft's {self.model.context_limit}"
         faults.append(SessionFault(session.session_id, reason))
         return False
+
+
+def _with_hidden_states(hidden: torch.Tensor, group: list[Session]) -> list[Draft | None]:
+    drafts: list[Draft | None] = []
+    for session, of_session in zip(group, hidden, strict=True):
+        # A tree of N nodes has no node deeper than N.
+        rows = of_session[: session.nodes_wanted].numpy()
+        draft = Draft(session_id=session.session_id, base_len=len(session.tokens), hidden_states=rows)
+        drafts.append(draft if np.isfinite(rows).all() else None)
+    return drafts
 
 
 def _groups(sessions: list[Session]) -> list[list[Session]]:

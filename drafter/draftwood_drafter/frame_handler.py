@@ -6,6 +6,7 @@ forgotten; later frames about them, or about ids never seen, are ignored.
 """
 
 import time
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,7 @@ from draftwood_drafter.engine import Draft, DraftEngine
 from draftwood_drafter.session import DraftParams, FeatureRows, SessionFault, Shape
 from draftwood_drafter.telemetry import DrafterTelemetry, DraftRecord
 from draftwood_wire.errors import MalformedTensor
-from draftwood_wire.tensor import tensor_from_proto
+from draftwood_wire.tensor import MAX_CHUNK_BYTES, tensor_from_proto, tensor_to_proto
 from draftwood_wire.tree import tree_to_proto
 from draftwood_wire.v1 import sampling_pb2, verifier_service_pb2
 
@@ -68,8 +69,7 @@ class FrameHandler:
             drafts, faults = self._engine.draft(ready)
             for fault in faults:
                 self._report(fault)
-            if drafts:
-                self._answers.append(_proposals(drafts))
+            self._answers += _frames(drafts)
         if drafts or self._faults:
             self._record(started_at, drafts)
         return self._answers
@@ -178,11 +178,23 @@ class FrameHandler:
         self._answers.append(verifier_service_pb2.SpeculateRequest(session_error=error))
 
 
-def _proposals(drafts: list[Draft]) -> verifier_service_pb2.SpeculateRequest:
-    proposals = [
-        verifier_service_pb2.Proposal(
-            session_id=draft.session_id, base_len=draft.base_len, tree=tree_to_proto(draft.tree)
-        )
-        for draft in drafts
-    ]
-    return verifier_service_pb2.SpeculateRequest(proposals=verifier_service_pb2.ProposalBatch(proposals=proposals))
+def _frames(drafts: list[Draft]) -> Iterator[verifier_service_pb2.SpeculateRequest]:
+    """All drafts in one frame, or in several when they are large."""
+    batch = verifier_service_pb2.ProposalBatch()
+    size_bytes = 0
+    for draft in drafts:
+        proposal = _proposal(draft)
+        size_bytes += proposal.ByteSize()
+        if batch.proposals and size_bytes > MAX_CHUNK_BYTES:
+            yield verifier_service_pb2.SpeculateRequest(proposals=batch)
+            batch, size_bytes = verifier_service_pb2.ProposalBatch(), proposal.ByteSize()
+        batch.proposals.append(proposal)
+    if batch.proposals:
+        yield verifier_service_pb2.SpeculateRequest(proposals=batch)
+
+
+def _proposal(draft: Draft) -> verifier_service_pb2.Proposal:
+    tensor = None if draft.hidden_states is None else tensor_to_proto(draft.hidden_states)
+    return verifier_service_pb2.Proposal(
+        session_id=draft.session_id, base_len=draft.base_len, tree=tree_to_proto(draft.tree), hidden_states=tensor
+    )

@@ -41,10 +41,13 @@ class DraftLayer:
 
 @dataclass(frozen=True, kw_only=True)
 class DraftWeights:
-    """Everything outside the layers. The embedding and the head are the target's; context_kv makes [L, 2, G, D]."""
+    """Everything outside the layers. The embedding and the head are the target's; context_kv makes [L, 2, G, D].
+
+    Without a head the model ends at hidden states, which the verifier turns into logits.
+    """
 
     embedding: torch.Tensor
-    head: PackedLinear
+    head: PackedLinear | None
     fc: PackedLinear
     hidden_norm: torch.Tensor
     context_kv: PackedLinear
@@ -60,6 +63,7 @@ class DraftModel:
         self.vocab_size = len(weights.embedding)
         self.feature_width = len(config.target_layer_ids) * config.hidden_size
         self.context_limit = config.max_position_embeddings
+        self.has_head = weights.head is not None
         self._weights = weights
         self._rotary = rotary
 
@@ -86,6 +90,8 @@ class DraftModel:
         phases = self._rotary.phases((starts + torch.arange(block_size, device=context.device)).flatten())
         masks = self._masks(lengths, context.device)
         residual = self._weights.embedding[ids.flatten()]
+        if self.config.input_embedding_scale != 1:
+            residual.mul_(self.config.input_embedding_scale)
         normed = rms_norm(residual, self._weights.layers[0].input_norm, self.config.rms_norm_eps)
         for index, layer in enumerate(self._weights.layers):
             mask = masks[layer.is_causal, layer.window]
@@ -94,8 +100,13 @@ class DraftModel:
         return normed.view(len(roots), block_size, -1)[:, 1:]
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """hidden [N, E] -> [N, V], a new tensor."""
-        return self._weights.head(hidden)
+        """hidden [N, E] -> [N, V], a new tensor; only for a model that has a head."""
+        assert self._weights.head is not None, "logits of a model without a head"
+        logits = self._weights.head(hidden)
+        if self.config.output_multiplier != 1:
+            logits.mul_(self.config.output_multiplier)
+        cap = self.config.final_logit_softcapping
+        return logits if cap is None else logits.div_(cap).tanh_().mul_(cap)
 
     def _norm_after(self, layer: int) -> torch.Tensor:
         """The norm that follows a layer's residual: the next layer's input norm, or the final one."""

@@ -12,7 +12,14 @@ from draftwood_drafter.engine import DraftEngine
 from draftwood_drafter.frame_handler import draft_params
 from draftwood_drafter.session import DraftParams, FeatureRows, SessionFault, Shape
 from draftwood_drafter.speculation_client import SpeculationClient
-from draftwood_wire.errors import DraftwoodError, InvalidRequest, MalformedTensor, Overloaded, status_of
+from draftwood_wire.errors import (
+    DraftwoodError,
+    Incompatible,
+    InvalidRequest,
+    MalformedTensor,
+    Overloaded,
+    status_of,
+)
 from draftwood_wire.tensor import tensor_from_proto
 from draftwood_wire.tree import EMPTY_TREE, TokenTree, tree_to_proto
 from draftwood_wire.v1 import drafter_service_pb2
@@ -65,6 +72,8 @@ class DrafterServicer(DrafterServiceServicer):
         return drafter_service_pb2.DraftResponse(tree=tree_to_proto(tree))
 
     def _draft(self, request: drafter_service_pb2.DraftRequest) -> TokenTree:
+        if not self._engine.model.has_head:
+            raise Incompatible("this drafter runs with --head verifier: it has no head to make a tree with")
         tokens = list(request.token_ids)
         params = self._params(request)
         features = self._features(request, len(tokens))
@@ -102,6 +111,7 @@ class DrafterServicer(DrafterServiceServicer):
 def draft_once(engine: DraftEngine, tokens: list[int], features: NDArray[np.float32], params: DraftParams) -> TokenTree:
     """A tree for one context that leaves no trace; features float32 [len(tokens) - 1, layers * hidden].
 
+    Empty when the model has no head.
     Raises SessionFault on input that can't be drafted from and Overloaded when the pages are taken.
     """
     try:

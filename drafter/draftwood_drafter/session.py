@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from draftwood_drafter.context_cache import PageTable
 from draftwood_drafter.coverage import Coverage
+from draftwood_kernels.sample import gumbel
 
 
 class Shape(Enum):
@@ -75,3 +76,14 @@ class Session:
             and self.drafted_len != length
             and self.coverage.is_exactly(length - 1)
         )
+
+    def noise_row(self, position: int, vocab_size: int) -> NDArray[np.float32]:
+        """Noise [vocab] at a position after the root; what was drawn for a rejected depth is wanted again next round.
+
+        Only for a session that has a seed.
+        """
+        assert self.params.seed is not None, "noise without a seed"
+        if position not in self.noise:
+            self.noise = {p: row for p, row in self.noise.items() if p >= len(self.tokens)}
+            self.noise[position] = gumbel(self.params.seed, position, vocab_size)
+        return self.noise[position]

@@ -137,6 +137,11 @@ class SpeculationClient:
         if first.WhichOneof("frame") != "welcome":
             logger.warning("verifier %s: its first frame is %s", self._verifier, first.WhichOneof("frame"))
             return
+        if first.welcome.hidden_state_data_type != self._hello.hidden_state_data_type:
+            logger.warning(
+                "verifier %s: makes no trees of hidden states; start this drafter with --head drafter", self._verifier
+            )
+            return
         self._backoff.reset()
         self.connected = True
         logger.info("verifier %s: connected", self._verifier)

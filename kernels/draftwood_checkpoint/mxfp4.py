@@ -24,7 +24,7 @@ def load_mxfp4(checkpoint: Checkpoint, name: str, expert: int, shape: tuple[int,
     # The lower half of a byte comes first.
     numbers = torch.stack([blocks & 0xF, blocks >> 4], dim=-1).view(outputs, inputs)
     return QuantizedTensor(
-        codes=_CODES[numbers.int()].view(torch.float8_e4m3fn),
+        codes=_CODES.to(numbers.device)[numbers.int()].view(torch.float8_e4m3fn),
         scales=torch.ldexp(torch.ones(outputs, groups), exponents.int() - _SCALE_BIAS),
         group=GROUP,
     )

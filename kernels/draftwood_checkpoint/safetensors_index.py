@@ -1,6 +1,7 @@
 """Tensors of a folder of safetensors files, read one by one when asked for."""
 
 import json
+import math
 from pathlib import Path
 
 import torch
@@ -43,6 +44,10 @@ class Checkpoint:
     def dtype(self, name: str) -> torch.dtype:
         return self._file(name).dtype(name)
 
+    def stored_bytes(self, name: str) -> int:
+        """What the tensor takes in its file."""
+        return math.prod(self.shape(name)) * self.dtype(name).itemsize
+
     def load(
         self,
         name: str,
@@ -71,6 +76,9 @@ class Checkpoint:
         file = self._file(name)
         if shape is not None and file.shape(name) != shape:
             raise WrongShape(f"{name}: has shape {list(file.shape(name))}, config.json implies {list(shape)}")
+        return self._numbers(file, name, rows, columns)
+
+    def _numbers(self, file: SafetensorsFile, name: str, rows: slice | None, columns: slice | None) -> torch.Tensor:
         return file.read(name, rows, columns)
 
     def _file(self, name: str) -> SafetensorsFile:

@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from draftwood_drafter.session import DraftParams, Shape
-from draftwood_drafter.tree_builder import build_tree, find_candidates
 from draftwood_kernels import build_tree as op
-from draftwood_kernels.build_tree import Candidates, DraftTrees, kernel
+from draftwood_kernels.build_tree import Candidates, DraftTrees, TreeWish, grow_trees, kernel
 
 # A sum of thousands of exponentials in float32, added up in another order.
 LOG_PROB_ERROR = 2e-5
@@ -138,19 +136,22 @@ def test_impossible_tokens_never_enter() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_trees_are_those_of_the_drafters_builder(seed: int) -> None:
+def test_trees_are_those_that_are_built_on_the_host(seed: int) -> None:
     """Log-probabilities come from another summation, so trees agree where no two paths are closer than its error."""
-    depths, params = 7, [DraftParams(node_limit=16, shape=Shape.TREE), DraftParams(node_limit=5, shape=Shape.CHAIN)]
+    depths = 7
+    wishes = [
+        TreeWish(depths=depths, position=9, is_chain=is_chain, node_limit=limit)
+        for is_chain, limit in ((False, 16), (True, 5))
+    ]
     logits = 4 * randn(2 * depths, 3000, seed=seed)
     candidates = kernel.top_candidates(logits, 16)
     trees = kernel.build_trees(candidates, ints([16, 5]), ints([0, 1]), 16)
-    theirs = find_candidates(logits.clone(), params)
-    for session, each in enumerate(params):
-        expected = build_tree(theirs, range(session * depths, (session + 1) * depths), each)
+    for session, expected in enumerate(grow_trees(op.top_candidates(logits, 16), wishes)):
+        assert expected is not None
         tokens, parents, log_probs = arrays(trees, session, int(trees.counts[session]))
-        np.testing.assert_array_equal(tokens, expected.token_ids)
-        np.testing.assert_array_equal(parents, expected.parents)
-        np.testing.assert_allclose(log_probs, expected.log_probs, atol=1e-4)
+        np.testing.assert_array_equal(tokens, expected[0])
+        np.testing.assert_array_equal(parents, expected[1])
+        np.testing.assert_allclose(log_probs, expected[2], atol=1e-4)
 
 
 @pytest.mark.parametrize("count", [0, 257, 11])

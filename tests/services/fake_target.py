@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from draftwood_kernels.sample import SamplingParams
-from draftwood_verifier.plan import CommitPlan, Path, StepPlan, Walk
+from draftwood_verifier.plan import CommitPlan, DraftPlan, Path, StepPlan, Walk
+from draftwood_wire.tree import TokenTree
 
 POISON = -1
 
@@ -40,6 +41,7 @@ class FakeTarget:
         self.step_s = step_s  # how long a step takes, whatever is in it
         self.steps = 0
         self.rows_run = 0
+        self.draft_plans: list[DraftPlan] = []
         self._page_size = page_size
         self._pages = np.full(pages * page_size, POISON, np.int64)
         self._plan: StepPlan | None = None
@@ -64,6 +66,22 @@ class FakeTarget:
         assert self._plan is not None
         assert len(set(plan.slots.tolist())) == len(plan.slots), "two rows go to one slot"
         self._pages[plan.slots] = self._plan.token_ids[plan.rows]
+
+    def build_trees(self, plan: DraftPlan) -> list[TokenTree | None]:
+        """A chain for each wish, of the tokens that its rows begin with; none where one is not in the vocabulary."""
+        self.draft_plans.append(plan)
+        if self.failure is not None:
+            failure, self.failure = self.failure, None
+            raise failure
+        tokens = plan.hidden_states[:, 0].astype(np.int32)
+        trees: list[TokenTree | None] = []
+        for wish in plan.wishes:
+            own, tokens = tokens[: wish.depths], tokens[wish.depths :]
+            log_probs = -np.arange(1, wish.depths + 1, dtype=np.float32)
+            tree = TokenTree(token_ids=own, parents=np.arange(wish.depths, dtype=np.int32), log_probs=log_probs)
+            trees.append(tree if (own < self.vocab_size).all() else None)
+        assert not len(tokens), "rows of no wish"
+        return trees
 
     def features(self, rows: NDArray[np.int32], layer_ids: tuple[int, ...]) -> NDArray[np.float32]:
         assert self._plan is not None

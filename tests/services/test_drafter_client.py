@@ -15,7 +15,7 @@ from draftwood_drafter.model import DraftModel
 from draftwood_drafter.speculation_client import Backoff, FrameQueue, SpeculationClient
 from draftwood_drafter.telemetry import DrafterTelemetry
 from draftwood_wire.transport import Server
-from draftwood_wire.v1 import verifier_service_pb2
+from draftwood_wire.v1 import tensor_pb2, verifier_service_pb2
 from draftwood_wire.v1.verifier_service_pb2_grpc import (
     VerifierServiceServicer,
     add_VerifierServiceServicer_to_server,
@@ -50,6 +50,7 @@ class ScriptedVerifier(VerifierServiceServicer):
     def __init__(self) -> None:
         self._streams: asyncio.Queue[Stream] = asyncio.Queue()
         self.refusals = 0
+        self.hello = HELLO
         self._server: Server | None = None
 
     async def start(self, address: str = "127.0.0.1:0") -> str:
@@ -65,7 +66,7 @@ class ScriptedVerifier(VerifierServiceServicer):
     async def accept(self) -> Stream:
         """The next stream, after Hello and Welcome."""
         stream = await self._streams.get()
-        assert (await stream.receive()).hello == HELLO
+        assert (await stream.receive()).hello == self.hello
         await stream.send(WELCOME)
         return stream
 
@@ -101,13 +102,14 @@ def engine(model: DraftModel) -> DraftEngine:
 Scenario = Callable[[ScriptedVerifier, SpeculationClient], Coroutine[Any, Any, None]]
 
 
-def play(engine: DraftEngine, scenario: Scenario) -> None:
+def play(engine: DraftEngine, scenario: Scenario, hello: verifier_service_pb2.Hello = HELLO) -> None:
     """Run a scenario beside a drafter that dials a scripted verifier."""
 
     async def run() -> None:
         verifier = ScriptedVerifier()
+        verifier.hello = hello
         address = await verifier.start()
-        client = SpeculationClient(engine, HELLO, address, Backoff(0.01, 0.05), DrafterTelemetry(metrics=""))
+        client = SpeculationClient(engine, hello, address, Backoff(0.01, 0.05), DrafterTelemetry(metrics=""))
         async with asyncio.timeout(60):
             dialling = asyncio.create_task(client.run())
             playing = asyncio.create_task(scenario(verifier, client))
@@ -229,6 +231,20 @@ def test_a_refused_drafter_keeps_trying(engine: DraftEngine) -> None:
         assert verifier.refusals == 0
 
     play(engine, refusing)
+
+
+def test_a_verifier_that_makes_no_trees_is_left(model: DraftModel, caplog: pytest.LogCaptureFixture) -> None:
+    """One of before this could be negotiated: it welcomes without a word of hidden states."""
+    engine = DraftEngine(model, context_pages=16, page_size=4)
+
+    async def scenario(verifier: ScriptedVerifier, client: SpeculationClient) -> None:
+        for _ in range(2):
+            await verifier.accept()
+            assert not client.connected
+
+    hello = verifier_service_pb2.Hello(hidden_state_data_type=tensor_pb2.DATA_TYPE_FLOAT32)
+    play(engine, scenario, hello)
+    assert "--head drafter" in caplog.text
 
 
 def test_a_flood_of_commits_ends_at_the_newest_length(engine: DraftEngine) -> None:

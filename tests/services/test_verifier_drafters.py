@@ -18,6 +18,7 @@ PROMPT = [3, 0, 5, 0, 7, 1]
 UNFIT: list[tuple[str, dict[str, Any]]] = [
     ("vocab_size", {"vocab_size": 25}),
     ("hidden_size", {"hidden_size": 3}),
+    ("num_target_layers", {"num_target_layers": 5}),
     ("tokenizer_fingerprint", {"tokenizer_fingerprint": "0" * 64}),
     ("target_layer_ids", {"layer_ids": ()}),
     ("target_layer_ids", {"layer_ids": (4,)}),
@@ -26,6 +27,7 @@ UNFIT: list[tuple[str, dict[str, Any]]] = [
     ("node_limit", {"node_limit": 0}),
     ("feature_data_type", {"feature_data_type": 0}),
     ("feature_data_type", {"feature_data_type": 9}),
+    ("hidden_state_data_type", {"hidden_state_data_type": 9}),
 ]
 
 

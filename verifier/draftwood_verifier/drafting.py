@@ -4,17 +4,19 @@ A drafter that dies or gives up costs speed only: its sessions decode plainly at
 """
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from draftwood_kernels.build_tree import TreeWish
 from draftwood_verifier.backlog import Backlog, Update
 from draftwood_verifier.budget.policy import Ask, Batch, Policy
 from draftwood_verifier.commit import Commit
-from draftwood_verifier.sequence import Draft, Drafter, DraftMode, Sequence
+from draftwood_verifier.plan import DraftPlan
+from draftwood_verifier.sequence import Draft, Drafter, DraftMode, HiddenStates, Sequence
 from draftwood_wire.errors import MalformedTree
 from draftwood_wire.tree import TokenTree, check_tree
 
@@ -38,6 +40,9 @@ class DrafterLink(Drafter, Protocol):
     def node_limit(self) -> int: ...
     @property
     def max_depth(self) -> int: ...
+    @property
+    def lacks_head(self) -> bool:
+        """It sends hidden states in the place of trees."""
 
     def send_opened(self, sequence: Sequence, tokens: list[int], features_from: int) -> None: ...
     def send_features(self, session_id: int, start: int, features: NDArray[np.float32]) -> None: ...
@@ -173,23 +178,43 @@ class DrafterPool:
         sequence = link.sessions.get(session_id)
         if sequence is None or sequence.draft is None:
             self.counters.stale += 1
+        elif not self._acceptable(sequence, sequence.draft, link, base_len, tree):
+            self._refuse(sequence.draft)
+        elif self._is_timely(link, sequence):
+            self._use(sequence, sequence.draft, base_len, tree, time.monotonic())
+
+    def propose_hidden(
+        self, link: DrafterLink, session_id: int, base_len: int, rows: NDArray[np.float32] | None
+    ) -> None:
+        """The same for hidden states [depths, hidden], which `build_trees` will turn into a tree; None: unusable."""
+        sequence = link.sessions.get(session_id)
+        if sequence is None or sequence.draft is None:
+            self.counters.stale += 1
             return
         draft, length = sequence.draft, len(sequence.tokens)
-        if not self._acceptable(sequence, draft, link, base_len, tree):
-            self.counters.refused += 1
-            draft.answered = True  # no point in waiting for a better one
+        if rows is None or not sequence.prompt_len <= base_len <= length:
+            self._refuse(draft)
+        elif self._is_timely(link, sequence):
+            if draft.hidden_states is not None:
+                self.counters.stale += 1
+            draft.hidden_states = HiddenStates(base_len, rows[: draft.node_limit], time.monotonic())
+            draft.answered = draft.answered or base_len == length
+
+    def build_trees(self, sequences: Iterable[Sequence], build: Callable[[DraftPlan], list[TokenTree | None]]) -> None:
+        """Make trees of the hidden states that have come for these sessions, all of them in one call."""
+        waiting = [(s, s.draft, s.draft.hidden_states) for s in sequences if s.draft and s.draft.hidden_states]
+        if not waiting:
             return
-        link.late = False
-        if not sequence.prefilled:
-            self.counters.stale += 1  # a guess about the first token, which prefill is about to give
-            return
-        if sequence.adaptive:
-            self.policy.saw_tree(tree, sampled=sequence.sampling.temperature > 0)
-        if base_len == length:
-            draft.tree, draft.rerooted, draft.answered, draft.lagging = tree, False, True, False
-            draft.answered_at = time.monotonic()
-        else:
-            self._take_late(sequence, draft, base_len, tree)
+        plan = DraftPlan(
+            hidden_states=np.concatenate([states.rows for _, _, states in waiting]),
+            wishes=[_wish(*each) for each in waiting],
+        )
+        for (sequence, draft, states), tree in zip(waiting, build(plan), strict=True):
+            draft.hidden_states = None
+            if tree is None:
+                self._refuse(draft)
+            else:
+                self._use(sequence, draft, states.base_len, tree, states.came_at)
 
     def link_of(self, sequence: Sequence) -> DrafterLink | None:
         if sequence.draft is None:
@@ -201,7 +226,26 @@ class DrafterPool:
             if sequence.draft is None:
                 self.open(sequence)
 
-    def _take_late(self, sequence: Sequence, draft: Draft, base_len: int, tree: TokenTree) -> None:
+    def _refuse(self, draft: Draft) -> None:
+        self.counters.refused += 1
+        draft.answered = True  # no point in waiting for a better one
+
+    def _is_timely(self, link: DrafterLink, sequence: Sequence) -> bool:
+        link.late = False
+        if not sequence.prefilled:
+            self.counters.stale += 1  # a guess about the first token, which prefill is about to give
+        return sequence.prefilled
+
+    def _use(self, sequence: Sequence, draft: Draft, base_len: int, tree: TokenTree, came_at: float) -> None:
+        if sequence.adaptive:
+            self.policy.saw_tree(tree, sampled=sequence.sampling.temperature > 0)
+        if base_len == len(sequence.tokens):
+            draft.tree, draft.rerooted, draft.answered, draft.lagging = tree, False, True, False
+            draft.answered_at = came_at
+        else:
+            self._take_late(sequence, draft, base_len, tree, came_at)
+
+    def _take_late(self, sequence: Sequence, draft: Draft, base_len: int, tree: TokenTree, came_at: float) -> None:
         since = sequence.tokens[base_len:]
         self.policy.calibration.observe(tree, since, sampled=sequence.sampling.temperature > 0)
         below = tree.descend(since)
@@ -211,7 +255,7 @@ class DrafterPool:
             self.counters.rerooted += 1
             if not draft.answered:
                 draft.tree, draft.rerooted = below, True  # until the answer about the current length comes
-        took_s = draft.late_answer(base_len, time.monotonic(), self._wait_s)
+        took_s = draft.late_answer(base_len, came_at, self._wait_s)
         if sequence.adaptive and took_s is not None:
             self.policy.saw_late_answer(draft.ask_size, took_s)
 
@@ -256,6 +300,18 @@ def _draft_of(commit: Commit) -> Draft:
     draft = commit.sequence.draft
     assert draft is not None, "only sessions with a drafter are told of"
     return draft
+
+
+def _wish(sequence: Sequence, draft: Draft, states: HiddenStates) -> TreeWish:
+    """What the drafter would have built, had it the head."""
+    return TreeWish(
+        depths=len(states.rows),
+        position=states.base_len,
+        is_chain=sequence.mode is DraftMode.CHAIN,
+        node_limit=draft.node_limit,
+        temperature=sequence.sampling.temperature,
+        seed=sequence.sampling.seed,
+    )
 
 
 def _held_bytes(commit: Commit) -> int:

@@ -15,10 +15,11 @@ from draftwood_verifier.commit import Commit
 from draftwood_verifier.drafting import DrafterLink, DrafterPool
 from draftwood_verifier.pace import Pace
 from draftwood_verifier.parallel.groups import GroupLost
-from draftwood_verifier.plan import CommitPlan, Path, Runner
+from draftwood_verifier.plan import CommitPlan, DraftPlan, Path, Runner
 from draftwood_verifier.record import StepObserver, StepRecord
 from draftwood_verifier.scheduler import Scheduler, Segment, SegmentKind, Step
 from draftwood_verifier.sequence import Sequence
+from draftwood_wire.tree import TokenTree
 
 _LOG = logging.getLogger(__name__)
 # Turns of the event loop between two steps: a new call or a frame takes several from the socket to here. With one,
@@ -89,6 +90,8 @@ class Engine:
             for sequence in self.scheduler.start_waiting():
                 self.drafters.open(sequence)
             now = time.monotonic()
+            if any(link.lacks_head for link in self.drafters.links):
+                self.drafters.build_trees(self.scheduler.decoding(now), self._build_trees)
             step = self.scheduler.schedule(now)
             if step is None:
                 await self._sleep(self.scheduler.next_deadline(now))
@@ -108,6 +111,15 @@ class Engine:
         finally:
             if timer is not None:
                 timer.cancel()
+
+    def _build_trees(self, plan: DraftPlan) -> list[TokenTree | None]:
+        try:
+            return self.runner.build_trees(plan)
+        except GroupLost:
+            raise
+        except Exception:
+            _LOG.exception("no trees for %d sessions; they decode plainly in this round", len(plan.wishes))
+            return [None] * len(plan.wishes)
 
     def _run_step(self, step: Step) -> None:
         started_at = time.monotonic()

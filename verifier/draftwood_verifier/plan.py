@@ -12,6 +12,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from draftwood_kernels.build_tree import TreeWish
 from draftwood_kernels.sample import SamplingParams
 from draftwood_wire.tree import TokenTree
 
@@ -58,6 +59,14 @@ class CommitPlan:
     slots: NDArray[np.int32]  # [k] page_id * page_size + offset
 
 
+@dataclass(frozen=True, kw_only=True)
+class DraftPlan:
+    """Final hidden states of drafts that are to become trees."""
+
+    hidden_states: NDArray[np.float32]  # [rows, hidden]: every wish's depths, one wish after the other
+    wishes: list[TreeWish]  # seeds set
+
+
 class Runner(Protocol):
     """The target model behind the engine; `runner.py` has the real one."""
 
@@ -84,6 +93,9 @@ class Runner(Protocol):
 
     def commit(self, plan: CommitPlan) -> None:
         """Move rows of the last `execute` from scratch into the pages."""
+
+    def build_trees(self, plan: DraftPlan) -> list[TokenTree | None]:
+        """The tree of each wish, by the target's head; None where the logits are not finite."""
 
     def features(self, rows: NDArray[np.int32], layer_ids: tuple[int, ...]) -> NDArray[np.float32]:
         """Outputs of `layer_ids` for rows of the last `execute`: [rows, len(layer_ids) * hidden]."""

@@ -1,11 +1,12 @@
-"""A step as one array of int32: what rank 0 broadcasts and the other ranks execute.
+"""Work as one array of int32: what rank 0 broadcasts and the other ranks execute, steps and drafts.
 
-A message holds the rows that the step before has kept, then the plan. It takes 4 * (7 + 4 rows + 3 segments + 14 walks
-+ table entries + 2 kept rows) bytes, or less: 40 KiB for 64 trees of 16 nodes over 16 pages each, beside 256 tokens of
-a prompt. Rows are at most batch * (nodes + 1) and the prefill chunk, table entries batch * the longest context's pages.
+A message of a step holds the rows that the step before has kept, then the plan. It takes 4 * (7 + 4 rows + 3 segments
++ 14 walks + table entries + 2 kept rows) bytes, or less: 40 KiB for 64 trees of 16 nodes over 16 pages each, beside 256
+tokens of a prompt. Rows are at most batch * (nodes + 1) and the prefill chunk, table entries batch * the longest
+context's pages.
 
 Features are not in it: only rank 0 has drafters, and hidden states are whole on every rank. Nor are trees: their nodes
-are rows of the plan.
+are rows of the plan. A message of drafts holds their hidden states and wishes.
 """
 
 from collections.abc import Iterator
@@ -13,14 +14,16 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from draftwood_kernels.build_tree import TreeWish
 from draftwood_kernels.sample import SamplingParams
-from draftwood_verifier.plan import CommitPlan, StepPlan, Walk
+from draftwood_verifier.plan import CommitPlan, DraftPlan, StepPlan, Walk
 from draftwood_wire.tree import TokenTree
 
 Ints = NDArray[np.int32]
 
 _HEADER = 6  # rows, segments, table entries, logit rows, walks, kept rows
 _WALK = 14
+_WISH = 8
 
 
 def encode(kept: CommitPlan, plan: StepPlan) -> Ints:
@@ -64,6 +67,42 @@ def decode(message: Ints) -> tuple[CommitPlan, StepPlan]:
         parents=parents,
         logit_rows=logit_rows,
         walks=[_walk(ints, token_ids, parents, logit_rows) for ints in walk_ints.reshape(-1, _WALK)],
+    )
+
+
+def encode_drafts(plan: DraftPlan) -> Ints:
+    """Inverse of `decode_drafts`."""
+    rows = np.ascontiguousarray(plan.hidden_states, np.float32)
+    wishes = [_wish_ints(wish) for wish in plan.wishes]
+    return np.concatenate([np.array([len(wishes), rows.shape[1]], np.int32), *wishes, rows.view(np.int32).ravel()])
+
+
+def decode_drafts(message: Ints) -> DraftPlan:
+    """The plan as rank 0 has it."""
+    count, width = message[:2].tolist()
+    wishes, rows = message[2 : 2 + count * _WISH], message[2 + count * _WISH :]
+    return DraftPlan(
+        hidden_states=rows.view(np.float32).reshape(-1, width),
+        wishes=[_wish(ints) for ints in wishes.reshape(-1, _WISH)],
+    )
+
+
+def _wish_ints(wish: TreeWish) -> Ints:
+    assert wish.seed is not None, "a request that the verifier has admitted has a seed"
+    whole = np.array([wish.depths, wish.position, wish.is_chain, wish.node_limit], np.int32)
+    temperature, seed = np.array([wish.temperature], np.float64), np.array([wish.seed], np.uint64)
+    return np.concatenate([whole, temperature.view(np.int32), seed.view(np.int32)])
+
+
+def _wish(ints: Ints) -> TreeWish:
+    depths, position, is_chain, node_limit = ints[:4].tolist()
+    return TreeWish(
+        depths=depths,
+        position=position,
+        is_chain=bool(is_chain),
+        node_limit=node_limit,
+        temperature=float(ints[4:6].view(np.float64)[0]),
+        seed=int(ints[6:].view(np.uint64)[0]),
     )
 
 

@@ -6,20 +6,29 @@ step, and all ranks keep the same rows whatever they have computed: accepted pat
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import IntEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
 from draftwood_verifier.parallel.groups import Group, GroupLost
-from draftwood_verifier.plan import CommitPlan, Path, Runner, StepPlan
-from draftwood_verifier.plan_message import Ints, decode, encode
+from draftwood_verifier.plan import CommitPlan, DraftPlan, Path, Runner, StepPlan
+from draftwood_verifier.plan_message import Ints, decode, decode_drafts, encode, encode_drafts
+from draftwood_wire.tree import TokenTree
 
 # A broadcast has one size on all ranks, before they know what is in it. This is room for a plain step of 64 sessions
 # with 100 pages each, and costs as much as a quarter of it; what does not fit follows in a second broadcast.
 FRAME_BYTES = 64 * 1024
 _FRAME_INTS = FRAME_BYTES // 4
-_STOP = 0
+_HEADER = 2  # kind, and length of the message
+_ROOM = _FRAME_INTS - _HEADER
 _NOTHING = CommitPlan(rows=np.zeros(0, np.int32), slots=np.zeros(0, np.int32))
+
+
+class _Kind(IntEnum):
+    STOP = 0
+    STEP = 1
+    DRAFTS = 2
 
 
 class Leader:
@@ -48,8 +57,13 @@ class Leader:
     def execute(self, plan: StepPlan) -> list[Path]:
         message, self._kept = encode(self._kept, plan), _NOTHING
         with _together(self._group):
-            _send(self._group, message)
+            _send(self._group, _Kind.STEP, message)
             return self._runner.execute(plan)
+
+    def build_trees(self, plan: DraftPlan) -> list[TokenTree | None]:
+        with _together(self._group):
+            _send(self._group, _Kind.DRAFTS, encode_drafts(plan))
+            return self._runner.build_trees(plan)
 
     def commit(self, plan: CommitPlan) -> None:
         with _together(self._group):
@@ -62,7 +76,7 @@ class Leader:
     def stop(self) -> None:
         """End `follow` on the other ranks; returns when all have heard it."""
         with _together(self._group):
-            _send(self._group, np.zeros(0, np.int32))
+            _send(self._group, _Kind.STOP, np.zeros(0, np.int32))
             self._group.meet()
 
 
@@ -70,34 +84,38 @@ def follow(runner: Runner, group: Group) -> None:
     """Do what rank 0 does until it stops; raises GroupLost."""
     with _together(group):
         group.meet()
-        while (message := _receive(group)) is not None:
-            kept, plan = decode(message)
-            runner.commit(kept)
-            runner.execute(plan)
+        kind, message = _receive(group)
+        while kind is not _Kind.STOP:
+            if kind is _Kind.DRAFTS:
+                runner.build_trees(decode_drafts(message))
+            else:
+                kept, plan = decode(message)
+                runner.commit(kept)
+                runner.execute(plan)
+            kind, message = _receive(group)
         group.meet()
 
 
-def _send(group: Group, message: Ints) -> None:
+def _send(group: Group, kind: _Kind, message: Ints) -> None:
     frame = np.zeros(_FRAME_INTS, np.int32)
-    frame[0] = len(message)
-    first = message[: _FRAME_INTS - 1]
-    frame[1 : 1 + len(first)] = first
+    first = message[:_ROOM]
+    frame[:_HEADER] = kind, len(message)
+    frame[_HEADER : _HEADER + len(first)] = first
     group.broadcast(frame)
     if len(message) > len(first):
         group.broadcast(message[len(first) :])
 
 
-def _receive(group: Group) -> Ints | None:
+def _receive(group: Group) -> tuple[_Kind, Ints]:
     frame = np.empty(_FRAME_INTS, np.int32)
     group.broadcast(frame)
-    size = int(frame[0])
-    if size == _STOP:
-        return None
-    if size < _FRAME_INTS:
-        return frame[1 : 1 + size]
-    rest = np.empty(size - (_FRAME_INTS - 1), np.int32)
+    kind, size = _Kind(int(frame[0])), int(frame[1])
+    first = frame[_HEADER : _HEADER + min(size, _ROOM)]
+    if size <= _ROOM:
+        return kind, first
+    rest = np.empty(size - _ROOM, np.int32)
     group.broadcast(rest)
-    return np.concatenate([frame[1:], rest])
+    return kind, np.concatenate([first, rest])
 
 
 @contextmanager

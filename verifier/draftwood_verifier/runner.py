@@ -13,10 +13,12 @@ from draftwood_kernels.walk_tree import TreeWalk, walk_trees
 from draftwood_verifier.cache.pool import KVPool
 from draftwood_verifier.model.decoder import DecoderModel
 from draftwood_verifier.model.loading import load_model
+from draftwood_verifier.parallel.draft_trees import DraftTreeBuilder
 from draftwood_verifier.parallel.groups import Group
 from draftwood_verifier.parallel.linear import Share
 from draftwood_verifier.parallel.sampling import ShardedSampler
-from draftwood_verifier.plan import CommitPlan, Path, StepPlan, Walk
+from draftwood_verifier.plan import CommitPlan, DraftPlan, Path, StepPlan, Walk
+from draftwood_wire.tree import TokenTree
 
 # Logits of this rank's tokens [K, v] and walks -> for each walk the drawn tokens and the nodes they were drawn at.
 Walker = Callable[[torch.Tensor, list[TreeWalk]], list[tuple[list[int], list[int]]]]
@@ -26,14 +28,16 @@ def load_runner(target: FilePath, *, pages: int, page_size: int, group: Group | 
     """The target checkpoint, or this rank's share of it, with `pages` KV pages. Raises the checkpoint's errors."""
     model = load_model(target, Share(group))
     pool = KVPool(layers=model.config.num_hidden_layers, pages=pages, page_size=page_size, row=model.cache_row)
-    walk = walk_trees if group is None else ShardedSampler(group, model.vocabulary, model.config.vocab_size).walk
-    return Runner(model, pool, walk)
+    return Runner(model, pool, group)
 
 
 class Runner:
-    """Implements `plan.Runner`; on a rank other than 0, `execute` computes, and its paths hold no token."""
+    """Implements `plan.Runner`; on a rank other than 0, `execute` computes, and its paths hold no token.
 
-    def __init__(self, model: DecoderModel, pool: KVPool, walk: Walker = walk_trees) -> None:
+    So does `build_trees`, and has no trees there.
+    """
+
+    def __init__(self, model: DecoderModel, pool: KVPool, group: Group | None = None) -> None:
         config = model.config
         self.vocab_size = config.vocab_size
         self.hidden_size = config.hidden_size
@@ -42,7 +46,9 @@ class Runner:
         self.eos_token_ids = config.eos_token_ids
         self._model = model
         self._pool = pool
-        self._walk = walk
+        sharded = None if group is None else ShardedSampler(group, model.vocabulary, config.vocab_size)
+        self._walk: Walker = walk_trees if sharded is None else sharded.walk
+        self._drafts = DraftTreeBuilder(model.vocabulary, config.vocab_size, group)
         self._feature_layers: tuple[int, ...] = ()
         self._features: dict[int, torch.Tensor] = {}
         self._rows = 0
@@ -82,6 +88,10 @@ class Runner:
         if len(plan.rows):
             rows, slots = (torch.from_numpy(array.astype(np.int64)) for array in (plan.rows, plan.slots))
             commit_kv(self._pool.scratch(self._rows), self._pool.pages, rows, slots)
+
+    @torch.inference_mode()
+    def build_trees(self, plan: DraftPlan) -> list[TokenTree | None]:
+        return self._drafts.build(self._model.draft_logits(torch.from_numpy(plan.hidden_states)), plan.wishes)
 
     @torch.inference_mode()
     def features(self, rows: NDArray[np.int32], layer_ids: tuple[int, ...]) -> NDArray[np.float32]:

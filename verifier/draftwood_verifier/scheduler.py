@@ -104,13 +104,10 @@ class Scheduler:
 
     def schedule(self, now: float) -> Step | None:
         """Everything that can run now without waiting for a drafter; None when that is nothing."""
-        held = self._held(now)
+        decoding = self.decoding(now)
         rows = _Rows()
         budget = self._prefill_chunk
         replays = [s for s in self.running if _replays(s)]
-        decoding = [s for s in self.running if s.prefilled and not (held and self._is_held(s, held))]
-        if self.policy.grouping.groups > 1:
-            decoding = _by_turns(decoding)
         trees, decision = self._trees(decoding)
         for sequence, tree in zip(decoding, trees, strict=True):
             rows.add_decode(sequence, tree)
@@ -124,6 +121,12 @@ class Scheduler:
             if not sequence.prefilled:
                 budget -= rows.add_prefill(sequence, budget)
         return rows.step(decision)
+
+    def decoding(self, now: float) -> list[Sequence]:
+        """Those that `schedule` decodes now."""
+        held = self._held(now)
+        decoding = [s for s in self.running if s.prefilled and not (held and self._is_held(s, held))]
+        return _by_turns(decoding) if self.policy.grouping.groups > 1 else decoding
 
     def batch(self, joining: list[Sequence]) -> Batch:
         """All that decode in the next round, those that get their first token now included."""

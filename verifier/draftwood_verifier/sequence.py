@@ -76,12 +76,21 @@ _TIMED_ROUNDS = 256
 _REPLAY_LIMIT = 4
 
 
+@dataclass(frozen=True, slots=True)
+class HiddenStates:
+    """What a drafter without a head sends in the place of a tree, until it is made one."""
+
+    base_len: int
+    rows: NDArray[np.float32]  # [depths, hidden]
+    came_at: float  # time.monotonic
+
+
 class Draft:
     """What a session knows about its drafter: the tree for its current length, and whether it pays to wait for one."""
 
     __slots__ = (
         "_replays", "_sent_at", "answered", "answered_at", "ask_size", "asked_at", "asked_len", "backlog", "deadline",
-        "drafter", "group", "lagging", "node_limit", "probing", "replay", "rerooted", "tree", "waits",
+        "drafter", "group", "hidden_states", "lagging", "node_limit", "probing", "replay", "rerooted", "tree", "waits",
     )  # fmt: skip
 
     def __init__(self, drafter: Drafter, *, backlog: Backlog, node_limit: int, lagging: bool, group: int = 0) -> None:
@@ -91,6 +100,7 @@ class Draft:
         self.node_limit = node_limit
         self.lagging = lagging  # decodes plainly and is not waited for
         self.tree: TokenTree | None = None
+        self.hidden_states: HiddenStates | None = None
         self.rerooted = False  # the tree was drafted for an earlier length
         self.asked_len = 0  # the length that a tree was last asked for
         self.ask_size = 0  # sessions that were asked for together

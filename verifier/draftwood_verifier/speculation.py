@@ -19,8 +19,8 @@ from draftwood_verifier.backlog import Update
 from draftwood_verifier.engine import Engine
 from draftwood_verifier.sequence import DraftMode, Sequence
 from draftwood_verifier.telemetry.observer import VerifierTelemetry
-from draftwood_wire.errors import Incompatible, InvalidRequest, Overloaded, Unavailable
-from draftwood_wire.tensor import row_chunks, tensor_to_proto
+from draftwood_wire.errors import Incompatible, InvalidRequest, MalformedTensor, Overloaded, Unavailable
+from draftwood_wire.tensor import row_chunks, tensor_from_proto, tensor_to_proto
 from draftwood_wire.tree import MAX_NODES, tree_from_proto
 from draftwood_wire.v1 import sampling_pb2, tensor_pb2
 from draftwood_wire.v1 import verifier_service_pb2 as pb
@@ -117,7 +117,7 @@ class SpeculationHandler:
         kind = frame.WhichOneof("frame")
         if kind == "proposals":
             for proposal in frame.proposals.proposals:
-                drafters.propose(stream, proposal.session_id, proposal.base_len, tree_from_proto(proposal.tree))
+                self._propose(stream, proposal)
         elif kind == "context_request":
             request = frame.context_request
             drafters.ask_replay(stream, request.session_id, request.from_position)
@@ -127,12 +127,35 @@ class SpeculationHandler:
             drafters.counters.refused += 1
         self._engine.wake()
 
+    def _propose(self, stream: "DrafterStream", proposal: pb.Proposal) -> None:
+        drafters, session_id, base_len = self._engine.drafters, proposal.session_id, proposal.base_len
+        if stream.lacks_head:
+            drafters.propose_hidden(stream, session_id, base_len, self._hidden_states(stream, proposal.hidden_states))
+        else:
+            drafters.propose(stream, session_id, base_len, tree_from_proto(proposal.tree))
+
+    def _hidden_states(self, stream: "DrafterStream", tensor: tensor_pb2.Tensor) -> NDArray[np.float32] | None:
+        """[depths, hidden]; None when it is not what was agreed on."""
+        try:
+            rows = tensor_from_proto(tensor)
+        except MalformedTensor:
+            return None
+        if rows.ndim != 2 or rows.shape[1] != self._engine.runner.hidden_size:
+            return None
+        agreed = tensor.data_type == stream.hidden_state_data_type and 1 <= len(rows) <= stream.max_depth
+        return rows if agreed and np.isfinite(rows).all() else None
+
     def _check(self, hello: pb.Hello) -> None:
         runner = self._engine.runner
         if hello.vocab_size != runner.vocab_size:
             raise Incompatible(f"vocab_size: the drafter has {hello.vocab_size}, the target {runner.vocab_size}")
         if hello.hidden_size != runner.hidden_size:
             raise Incompatible(f"hidden_size: the drafter has {hello.hidden_size}, the target {runner.hidden_size}")
+        # Targets of one series may share width and vocabulary.
+        if hello.num_target_layers not in (0, runner.layers):
+            raise Incompatible(
+                f"num_target_layers: the draft is for {hello.num_target_layers}, the target has {runner.layers}"
+            )
         theirs, ours = hello.tokenizer_fingerprint, self._fingerprint
         if theirs and ours and theirs != ours:
             raise Incompatible(f"tokenizer_fingerprint: the drafter has {theirs}, the target {ours}")
@@ -145,6 +168,8 @@ class SpeculationHandler:
             raise Incompatible(f"node_limit: {hello.node_limit} is below 1")
         if hello.feature_data_type not in _DATA_TYPES:
             raise Incompatible(f"feature_data_type: {hello.feature_data_type} can't be sent")
+        if hello.hidden_state_data_type not in _DATA_TYPES | {tensor_pb2.DATA_TYPE_UNSPECIFIED}:
+            raise Incompatible(f"hidden_state_data_type: {hello.hidden_state_data_type} can't be sent")
 
 
 class DrafterStream:
@@ -158,6 +183,8 @@ class DrafterStream:
         self.node_limit = min(hello.node_limit, MAX_NODES)
         self.max_depth = hello.block_size - 1
         self.data_type = hello.feature_data_type
+        self.hidden_state_data_type = hello.hidden_state_data_type
+        self.lacks_head = hello.hidden_state_data_type != tensor_pb2.DATA_TYPE_UNSPECIFIED
         self._engine = engine
         self._telemetry = telemetry
         self._limit_bytes = queue_limit_bytes
@@ -265,7 +292,12 @@ def _commit_message(update: Update, traceparent: str) -> pb.Commit:
 
 def _welcome(stream: DrafterStream) -> pb.SpeculateResponse:
     return pb.SpeculateResponse(
-        welcome=pb.Welcome(protocol_minor=0, feature_data_type=stream.data_type, node_limit=stream.node_limit)
+        welcome=pb.Welcome(
+            protocol_minor=0,
+            feature_data_type=stream.data_type,
+            node_limit=stream.node_limit,
+            hidden_state_data_type=stream.hidden_state_data_type,
+        )
     )
 
 

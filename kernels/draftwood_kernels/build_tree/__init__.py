@@ -3,16 +3,28 @@
 Shapes: D depths, K candidates a depth, N nodes; of a batch: S sessions, R = S * D rows, V vocabulary.
 """
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from draftwood_kernels.build_tree import reference
+from draftwood_kernels.build_tree.reference import TreeArrays
 from draftwood_kernels.build_tree.trees import Candidates, DraftTrees
+from draftwood_kernels.build_tree.wishes import NoiseRow, TreeWish, candidates_needed, grow_trees, perturb
 
-__all__ = ["Candidates", "DraftTrees", "TreeArrays", "best_first", "build_trees", "chain", "top_candidates"]
-
-TreeArrays = tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.float32]]
+__all__ = [
+    "Candidates",
+    "DraftTrees",
+    "NoiseRow",
+    "TreeArrays",
+    "TreeWish",
+    "best_first",
+    "build_trees",
+    "candidates_needed",
+    "chain",
+    "grow_trees",
+    "perturb",
+    "top_candidates",
+    "top_scores",
+]
 
 
 def best_first(log_probs: list[list[float]], token_ids: list[list[int]], node_limit: int) -> TreeArrays:
@@ -42,6 +54,14 @@ def top_candidates(logits: torch.Tensor, count: int) -> Candidates:
 
         return kernel.top_candidates(logits, count)
     return reference.top_candidates(logits, count)
+
+
+def top_scores(logits: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The `count` highest of each row of logits [R, V], falling, ties by lower id, and their ids int64; both [R, K].
+
+    What `top_candidates` finds, for rows of which others have the rest of the vocabulary. 1 <= count <= V.
+    """
+    return reference.top_scores(logits, count)
 
 
 def build_trees(candidates: Candidates, node_limits: torch.Tensor, chains: torch.Tensor, most_nodes: int) -> DraftTrees:

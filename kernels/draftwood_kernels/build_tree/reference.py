@@ -47,10 +47,26 @@ def chain(log_probs: list[float], token_ids: list[int], node_limit: int) -> Tree
 
 
 def top_candidates(logits: torch.Tensor, count: int) -> Candidates:
-    """See the package. A stable sort: torch's topk breaks ties as it likes."""
+    """See the package."""
     wide = logits.float()
-    ids = wide.argsort(dim=1, descending=True, stable=True)[:, :count]
-    return Candidates(log_probs=wide.log_softmax(dim=1).gather(1, ids), token_ids=ids.int())
+    scores, ids = top_scores(wide, count)
+    total = wide.logsumexp(dim=1, keepdim=True)
+    log_probs = torch.where(total.isfinite(), scores - total, torch.nan)
+    return Candidates(log_probs=log_probs, token_ids=ids.int())
+
+
+def top_scores(logits: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """See the package. torch's topk breaks ties as it likes, in their order and about who is in."""
+    best, ids = logits.topk(min(count + 1, logits.shape[1]), dim=1)
+    if best.shape[1] > count:
+        crowded = best[:, count - 1] == best[:, count]
+        ids = ids[:, :count]
+        if crowded.any():
+            ids[crowded] = logits[crowded].argsort(dim=1, descending=True, stable=True)[:, :count]
+    ids = ids.sort(dim=1).values
+    order = logits.gather(1, ids).argsort(dim=1, descending=True, stable=True)
+    ids = ids.gather(1, order)
+    return logits.gather(1, ids), ids
 
 
 def build_trees(candidates: Candidates, node_limits: torch.Tensor, chains: torch.Tensor, most_nodes: int) -> DraftTrees:

@@ -116,7 +116,7 @@ class SpeculateResponse(_message.Message):
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., session_opened: _Optional[_Union[SessionOpened, _Mapping]] = ..., features: _Optional[_Union[FeatureChunk, _Mapping]] = ..., commits: _Optional[_Union[CommitBatch, _Mapping]] = ..., session_closed: _Optional[_Union[SessionClosed, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("drafter_id", "protocol_minor", "vocab_size", "tokenizer_fingerprint", "target_layer_ids", "hidden_size", "block_size", "feature_data_type", "node_limit")
+    __slots__ = ("drafter_id", "protocol_minor", "vocab_size", "tokenizer_fingerprint", "target_layer_ids", "hidden_size", "block_size", "feature_data_type", "node_limit", "hidden_state_data_type", "num_target_layers")
     DRAFTER_ID_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_MINOR_FIELD_NUMBER: _ClassVar[int]
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -126,6 +126,8 @@ class Hello(_message.Message):
     BLOCK_SIZE_FIELD_NUMBER: _ClassVar[int]
     FEATURE_DATA_TYPE_FIELD_NUMBER: _ClassVar[int]
     NODE_LIMIT_FIELD_NUMBER: _ClassVar[int]
+    HIDDEN_STATE_DATA_TYPE_FIELD_NUMBER: _ClassVar[int]
+    NUM_TARGET_LAYERS_FIELD_NUMBER: _ClassVar[int]
     drafter_id: str
     protocol_minor: int
     vocab_size: int
@@ -135,17 +137,21 @@ class Hello(_message.Message):
     block_size: int
     feature_data_type: _tensor_pb2.DataType
     node_limit: int
-    def __init__(self, drafter_id: _Optional[str] = ..., protocol_minor: _Optional[int] = ..., vocab_size: _Optional[int] = ..., tokenizer_fingerprint: _Optional[str] = ..., target_layer_ids: _Optional[_Iterable[int]] = ..., hidden_size: _Optional[int] = ..., block_size: _Optional[int] = ..., feature_data_type: _Optional[_Union[_tensor_pb2.DataType, str]] = ..., node_limit: _Optional[int] = ...) -> None: ...
+    hidden_state_data_type: _tensor_pb2.DataType
+    num_target_layers: int
+    def __init__(self, drafter_id: _Optional[str] = ..., protocol_minor: _Optional[int] = ..., vocab_size: _Optional[int] = ..., tokenizer_fingerprint: _Optional[str] = ..., target_layer_ids: _Optional[_Iterable[int]] = ..., hidden_size: _Optional[int] = ..., block_size: _Optional[int] = ..., feature_data_type: _Optional[_Union[_tensor_pb2.DataType, str]] = ..., node_limit: _Optional[int] = ..., hidden_state_data_type: _Optional[_Union[_tensor_pb2.DataType, str]] = ..., num_target_layers: _Optional[int] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("protocol_minor", "feature_data_type", "node_limit")
+    __slots__ = ("protocol_minor", "feature_data_type", "node_limit", "hidden_state_data_type")
     PROTOCOL_MINOR_FIELD_NUMBER: _ClassVar[int]
     FEATURE_DATA_TYPE_FIELD_NUMBER: _ClassVar[int]
     NODE_LIMIT_FIELD_NUMBER: _ClassVar[int]
+    HIDDEN_STATE_DATA_TYPE_FIELD_NUMBER: _ClassVar[int]
     protocol_minor: int
     feature_data_type: _tensor_pb2.DataType
     node_limit: int
-    def __init__(self, protocol_minor: _Optional[int] = ..., feature_data_type: _Optional[_Union[_tensor_pb2.DataType, str]] = ..., node_limit: _Optional[int] = ...) -> None: ...
+    hidden_state_data_type: _tensor_pb2.DataType
+    def __init__(self, protocol_minor: _Optional[int] = ..., feature_data_type: _Optional[_Union[_tensor_pb2.DataType, str]] = ..., node_limit: _Optional[int] = ..., hidden_state_data_type: _Optional[_Union[_tensor_pb2.DataType, str]] = ...) -> None: ...
 
 class SessionOpened(_message.Message):
     __slots__ = ("session_id", "token_ids", "features_from", "sampling", "speculation", "traceparent")

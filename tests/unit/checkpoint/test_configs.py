@@ -108,6 +108,14 @@ def test_drafts_at_top_level_and_nested(tmp_path: Path) -> None:
     assert (config.block_size, config.num_target_layers) == (16, 36)
 
 
+def test_scales_of_drafts(tmp_path: Path) -> None:
+    config = load_draft_config(write(tmp_path, **DRAFT, final_logit_softcapping=0, sample_from_anchor=False))
+    assert (config.input_embedding_scale, config.output_multiplier, config.final_logit_softcapping) == (1.0, 1.0, None)
+    nested = {**DRAFT["dflash_config"], "output_multiplier": 2, "final_logit_softcapping": 30}
+    config = load_draft_config(write(tmp_path, **{**DRAFT, "dflash_config": nested}, output_multiplier=3))
+    assert (config.output_multiplier, config.final_logit_softcapping) == (2.0, 30.0)
+
+
 def test_sliding_drafts(tmp_path: Path) -> None:
     fields = {**DRAFT, "layer_types": ["sliding_attention", "full_attention"], "sliding_window": 32, "is_causal": False}
     config = load_draft_config(write(tmp_path, **fields, use_sliding_window=True))
@@ -121,6 +129,12 @@ def test_sliding_drafts(tmp_path: Path) -> None:
         ({"dflash_config": {"mask_token_id": 9, "target_layer_ids": []}}, r"target_layer_ids: \[\]"),
         ({"layer_types": ["full_attention"]}, "layer_types"),
         ({"block_size": None}, "block_size: None"),
+        ({"input_embedding_scale": 0}, "input_embedding_scale: 0"),
+        ({"output_multiplier": "2"}, "output_multiplier: '2'"),
+        ({"final_logit_softcapping": -3.0}, "final_logit_softcapping: -3.0"),
+        ({"projector_type": "dspark"}, "projector_type: 'dspark' is of a variant"),
+        ({"dflash_config": {**DRAFT["dflash_config"], "selector_rank": 256}}, "selector_rank: 256 is of a variant"),
+        ({"sample_from_anchor": True}, "sample_from_anchor: True"),
     ],
 )
 def test_bad_drafts_are_named(tmp_path: Path, fields: dict[str, Any], message: str) -> None:

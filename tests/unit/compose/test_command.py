@@ -10,7 +10,7 @@ from draftwood.__main__ import main
 from draftwood.demo import read_prompts
 
 
-@pytest.mark.parametrize("command", ["up", "generate", "top", "demo", "train", "bench", "simulate"])
+@pytest.mark.parametrize("command", ["up", "generate", "top", "demo", "train", "bench", "simulate", "doctor"])
 def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:
         main([command, "--help"])

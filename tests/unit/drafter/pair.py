@@ -59,7 +59,7 @@ def make_pair(
         "tie_word_embeddings": True,
         **draft,
     }
-    model = DFlashDraftModel(Qwen3Config(**shared, **fields))
+    model = DFlashDraftModel(Qwen3Config(**{**shared, **fields}))
     for name, parameter in model.named_parameters():
         if "norm" in name:
             torch.nn.init.uniform_(parameter, 0.5, 1.5)

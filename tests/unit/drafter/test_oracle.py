@@ -8,7 +8,13 @@ import dflash.model
 import numpy as np
 import pytest
 import torch
-from dflash.model import DFlashDraftModel, dflash_generate, extract_context_feature
+from dflash.model import (
+    DFlashDraftModel,
+    _draft_value,
+    _raw_input_embeddings,
+    dflash_generate,
+    extract_context_feature,
+)
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel
 
@@ -49,6 +55,39 @@ VARIANTS: dict[str, dict[str, Any]] = {
             "original_max_position_embeddings": 128,
         }
     },
+    "linear": {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}},
+    "llama3": {
+        "rope_parameters": {
+            "rope_type": "llama3",
+            "rope_theta": 500.0,
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 64,
+        }
+    },
+    "yarn and sliding": {
+        "layer_types": ["sliding_attention", "full_attention"],
+        "sliding_window": 12,
+        "use_sliding_window": True,
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": 1e4,
+            "factor": 4.0,
+            "original_max_position_embeddings": 128,
+        },
+    },
+    "scaled": {"input_embedding_scale": 3.0, "output_multiplier": 0.25, "final_logit_softcapping": 0.5},
+    "scaled, nested": {
+        "dflash_config": {
+            "mask_token_id": 96,
+            "target_layer_ids": [0, 1, 2],
+            "input_embedding_scale": 0.2,
+            "output_multiplier": 2.0,
+            "final_logit_softcapping": 4.0,
+        },
+        "output_multiplier": 9.0,
+    },
 }
 
 
@@ -68,7 +107,9 @@ def published_hidden(
     block[0, 0] = tokens[0, -1]
     hidden = draft(
         target_hidden=features,
-        noise_embedding=target.get_input_embeddings()(block),
+        noise_embedding=_raw_input_embeddings(
+            target, block, float(_draft_value(draft.config, "input_embedding_scale", 1.0))
+        ),
         position_ids=torch.arange(length - 1 + draft.block_size)[None],
     )
     return features[0], hidden[0, 1:]
@@ -76,7 +117,7 @@ def published_hidden(
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @torch.inference_mode()
-def test_hidden_states_equal_the_published_model(tmp_path: Path, variant: str) -> None:
+def test_hidden_states_and_logits_equal_the_published_model(tmp_path: Path, variant: str) -> None:
     pair = make_pair(tmp_path, seed=3, **VARIANTS[variant])
     target, draft = load_pair(pair)
     engine = DraftEngine(load_draft_model(pair.target, pair.draft), context_pages=64, page_size=4)
@@ -89,7 +130,11 @@ def test_hidden_states_equal_the_published_model(tmp_path: Path, variant: str) -
         engine.append([FeatureRows(session_id=session_id, start=0, features=features.numpy())])
         session = engine.session(session_id)
         assert session is not None
-        torch.testing.assert_close(engine.hidden_states([session])[0], hidden, atol=1e-4, rtol=1e-4)
+        ours = engine.hidden_states([session])[0]
+        torch.testing.assert_close(ours, hidden, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(
+            engine.model.logits(ours), draft.compute_logits(hidden, target.lm_head), atol=1e-4, rtol=1e-4
+        )
 
 
 def greedy_chain_loop(

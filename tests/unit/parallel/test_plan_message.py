@@ -4,9 +4,10 @@ import dataclasses
 
 import numpy as np
 
+from draftwood_kernels.build_tree import TreeWish
 from draftwood_kernels.sample import SamplingParams
-from draftwood_verifier.plan import CommitPlan, StepPlan, Walk
-from draftwood_verifier.plan_message import decode, encode
+from draftwood_verifier.plan import CommitPlan, DraftPlan, StepPlan, Walk
+from draftwood_verifier.plan_message import decode, decode_drafts, encode, encode_drafts
 from tests.unit.model.targets import chain, commit_plan, make_plan, make_tree
 from tests.unit.model.targets import decode as segment
 
@@ -68,3 +69,14 @@ def test_the_size_is_the_stated_one() -> None:
     pages = sum(map(len, plan.block_tables))
     bound = 4 * (7 + 4 * len(plan.token_ids) + 3 * len(plan.block_tables) + 14 * len(plan.walks) + pages + 2 * 3)
     assert encode(commit_plan([0, 3, 5], 2, [4, 8]), plan).nbytes <= bound
+
+
+def test_drafts_survive_the_way() -> None:
+    wishes = [
+        TreeWish(depths=2, position=7, is_chain=False, node_limit=256, temperature=0.1, seed=2**64 - 1),
+        TreeWish(depths=1, position=2**20, is_chain=True, node_limit=1, temperature=0.0, seed=0),
+    ]
+    states = np.random.default_rng(0).standard_normal((3, 5), np.float32)
+    plan = DraftPlan(hidden_states=states, wishes=wishes)
+    back = decode_drafts(encode_drafts(plan))
+    same(plan, back)

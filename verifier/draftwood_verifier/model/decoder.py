@@ -78,6 +78,10 @@ class DecoderModel:
                 features[index] = residual
         return DecoderOutput(logits=self._logits(residual, logit_rows), features=features)
 
+    def draft_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """hidden [K, E], a draft's after its own final norm -> [K, v], a new tensor."""
+        return self._weights.head(hidden)
+
     def _logits(self, hidden: torch.Tensor, logit_rows: torch.Tensor) -> torch.Tensor:
         if len(logit_rows) < len(hidden):
             hidden = hidden.index_select(0, logit_rows)

@@ -1,5 +1,6 @@
 """A target checkpoint on disk as a DecoderModel, layer by layer."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from draftwood_checkpoint.model_config import load_model_config, load_text_fields
@@ -22,13 +23,15 @@ def load_blueprint(folder: Path) -> Blueprint:
     return family_of(config.model_type).blueprint(config, load_text_fields(folder))
 
 
-def load_model(folder: Path, share: Share = ALONE) -> DecoderModel:
+def load_model(
+    folder: Path, share: Share = ALONE, *, open_checkpoint: Callable[[Path], Checkpoint] = Checkpoint
+) -> DecoderModel:
     """This rank's share of a model.
 
     Raises UnsupportedConfig for families and splits that are not implemented, and the checkpoint's own errors.
     """
     blueprint = load_blueprint(folder)
-    reader = WeightReader(Checkpoint(folder), quantization(load_text_fields(folder)), share)
+    reader = WeightReader(open_checkpoint(folder), quantization(load_text_fields(folder)), share)
     weights = _weights(reader.under(blueprint.prefix), blueprint)
     config = blueprint.config
     tied_head = (f"{blueprint.prefix}lm_head.",) if config.tie_word_embeddings else ()

@@ -29,6 +29,13 @@ class Share:
         self._group = group
         self.rank, self.ranks = (group.rank, group.size) if group else (0, 1)
 
+    @classmethod
+    def planned(cls, rank: int, ranks: int) -> "Share":
+        """What a rank of so many would hold. There is no group yet, so layers made for it can be measured, not run."""
+        share = cls(None)
+        share.rank, share.ranks = rank, ranks
+        return share
+
     def part(self, field: str, size: int, *, step: int = 1) -> slice:
         """A piece of 0 … size - 1: as even as pieces that begin at multiples of `step` can be, none empty."""
         steps = -(-size // step)
