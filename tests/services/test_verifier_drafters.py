@@ -65,7 +65,8 @@ def test_welcome_says_the_limits_in_force() -> None:
 
 def test_a_drafter_that_does_not_read_is_dropped() -> None:
     async def body() -> None:
-        target = FakeTarget(pages=512, page_size=4, hidden_size=64)
+        # 20 MB of features, more than the transport buffers by itself.
+        target = FakeTarget(pages=512, page_size=4, hidden_size=512)
         async with serving(pages=512, target=target, draft_wait_ms=50.0) as harness:
             harness.service.speculation.queue_limit_bytes = 200_000
             call = harness.stub.Speculate()

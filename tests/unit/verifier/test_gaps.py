@@ -40,3 +40,6 @@ def test_bounds_from_outside_only_lower() -> None:
     assert gaps.seconds(2) == 0.3
     gaps.lower(2, 0.15)
     assert gaps.seconds(8) == pytest.approx(0.01)  # what is twice as quick for two is so for eight
+    late = GapTable({8: 0.2})
+    late.lower(2, 0.001)
+    assert late.seconds(8) == pytest.approx(0.008)  # four times the sequences, at most eight times as long

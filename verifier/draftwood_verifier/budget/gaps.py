@@ -48,11 +48,15 @@ class GapTable:
     def lower(self, batch: int, seconds: float) -> None:
         """Take over a sample that was taken under worse conditions than the real thing: it is an upper bound.
 
-        What got quicker for one size is taken to be as much quicker for all.
+        What got quicker for one size is taken to be as much quicker for all; and a draft of twice the sequences takes
+        no more than twice as long, give or take as much again.
         """
-        known = self.known.setdefault(_size(batch), seconds)
-        if seconds < known:
-            self.known = {size: value * seconds / known for size, value in self.known.items()}
+        own = _size(batch)
+        known = self.known.setdefault(own, seconds)
+        share = min(1.0, seconds / known)
+        for size, value in self.known.items():
+            bound = 2 * seconds * size / own if size > own else value
+            self.known[size] = min(value * share, bound)
 
 
 def _size(batch: int) -> int:

@@ -27,6 +27,10 @@ _TRIAL_ROUNDS = 6
 # double while it would give too little.
 _FIRST_PAUSE = 16
 _LONGEST_PAUSE = 4096
+# Rounds for which the last trees speak: a look sooner than that needs no new ones, which cost a core where the drafter
+# shares the target's processor. Rounds from an answer to the look at it.
+_FRESH_ROUNDS = 512
+_ANSWERED_ROUNDS = 8
 # Sooner than this a change of the batch is not a reason to think again.
 _SHORTEST_PAUSE = 16
 # Waits seen from outside, beside plain steps, are longer than real ones: a trial is made if this share would pay.
@@ -79,6 +83,8 @@ class Policy:
         self.grouping = Grouping(groups)
         self.speculating = True
         self._edges = np.array(costs.axes.nodes, np.float64)
+        self._clock = 0  # rounds in all
+        self._seen_at = 0  # when the last tree came
         self._rounds = 0  # since speculation went on or off
         self._pause = _FIRST_PAUSE
         self._next_look = 0
@@ -107,6 +113,7 @@ class Policy:
 
     def next_ask(self, batch: Batch) -> Ask:
         """For the round to come."""
+        self._clock += 1
         self._rounds += 1
         return self._while_speculating(batch) if self.speculating else self._while_plain(batch)
 
@@ -143,6 +150,9 @@ class Policy:
     def saw_tree(self, tree: TokenTree, *, sampled: bool) -> None:
         """A tree has come, in time or not."""
         self.profile.observe(self.calibration.scores(tree, sampled=sampled), sampled=sampled)
+        self._seen_at = self._clock
+        if not self.speculating:
+            self._next_look = min(self._next_look, self._rounds + _ANSWERED_ROUNDS)
 
     def saw_late_answer(self, batch: int, seconds: float) -> None:
         """A tree for one of `batch` sessions came after the round had gone on without it."""
@@ -179,7 +189,7 @@ class Policy:
             return Ask.DRAFT
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)
         self._next_look = self._rounds + self._pause
-        return Ask.PROBE
+        return Ask.NOTHING if self._clock - self._seen_at < _FRESH_ROUNDS else Ask.PROBE
 
     def _turn(self, *, on: bool, batch: Batch) -> None:
         _LOG.debug(
