@@ -127,7 +127,6 @@ def test_rows_are_those_of_the_draft_model() -> None:
         model_type="qwen3",
         rope=RopeConfig(theta=Rope.theta, kind=Rope.kind, parameters={}),
         tie_word_embeddings=True,
-        qk_norm=True,
         attention_bias=False,
         eos_token_ids=(),
         num_target_layers=4,
