@@ -9,6 +9,7 @@ from draftwood_drafter.frame_handler import FrameHandler
 from draftwood_drafter.loading import load_draft_model
 from draftwood_drafter.model import DraftModel
 from draftwood_drafter.session import DraftParams, Shape
+from draftwood_drafter.telemetry import DrafterTelemetry
 from draftwood_wire.tensor import MAX_CHUNK_BYTES, tensor_from_proto
 from tests.unit.drafter.frames import chunk, commits, opened, proposed
 from tests.unit.drafter.pair import Pair
@@ -64,7 +65,7 @@ def test_large_batches_go_in_several_frames(headless: DraftModel, monkeypatch: p
     monkeypatch.setattr(bare, "hidden_states", lambda group: torch.ones(len(group), DEPTHS, large))
     frames = [frame for i in range(sessions) for frame in (opened(i, [3, 4]), chunk(width, i, 0, 2))]
     frames.append(commits(width, [(i, 2, [5], 0) for i in range(sessions)]))
-    answers = FrameHandler(bare, 256).handle(frames)
+    answers = FrameHandler(bare, DrafterTelemetry(metrics=""), 256).handle(frames)
     assert [len(answer.proposals.proposals) for answer in answers] == [2, 2, 1]
     assert all(answer.ByteSize() <= MAX_CHUNK_BYTES for answer in answers)
     proposals = proposed(answers)
