@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from draftwood_drafter.__main__ import make_engine, make_hello
 from draftwood_drafter.config import DrafterConfig, Head
 from draftwood_drafter.speculation_client import Backoff, SpeculationClient
+from draftwood_drafter.telemetry import DrafterTelemetry
 from draftwood_wire.v1 import sampling_pb2
 from draftwood_wire.v1 import verifier_service_pb2 as pb
 from tests.services.verifier_harness import run
@@ -46,7 +47,9 @@ def make_talkative_pair(folder: Path, *, tie: bool) -> Pair:
 async def drafting(pair: Pair, served: Process, head: Head) -> AsyncIterator[None]:
     config = DrafterConfig(target=pair.target, draft=pair.draft, verifier=served.address, head=head)
     engine = make_engine(config)
-    client = SpeculationClient(engine, make_hello(config, engine.model), served.address, Backoff(0.01, 0.1))
+    client = SpeculationClient(
+        engine, make_hello(config, engine.model), served.address, Backoff(0.01, 0.1), DrafterTelemetry(metrics="")
+    )
     running = asyncio.create_task(client.run())
     try:
         while (await served.stub.GetLoad(pb.GetLoadRequest())).drafters == 0:
