@@ -131,6 +131,24 @@ def test_a_session_holds_back_no_more_than_its_share(monkeypatch: pytest.MonkeyP
     run(body())
 
 
+def test_a_long_prompt_does_not_wait_on_the_verifier(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("draftwood_verifier.drafting.HELD_LIMIT_BYTES", 40 * 16)  # forty rows
+
+    async def body() -> None:
+        target = FakeTarget(pages=256, page_size=4)
+        async with serving(target=target, pages=256) as harness, harness.drafter(wrong_script(target)) as drafter:
+            policy = await joined(harness)
+            policy.speculating = False
+            monkeypatch.setattr(policy, "next_ask", lambda _: Ask.NOTHING)
+            # Chunks of 16: the third is one too many, and all that is held goes out with it.
+            await harness.generate([7] * 64, 2, **AUTO)
+            await drafter.until(lambda: any(s.closed for s in drafter.sessions.values()))
+            (session,) = drafter.sessions.values()
+            assert len(session.features) >= 48
+
+    run(body())
+
+
 @pytest.mark.parametrize("groups", [1, 2])
 def test_sessions_come_and_go_through_all_switches(groups: int) -> None:
     async def body() -> None:

@@ -64,6 +64,7 @@ class Backlog:
 
     def take_chunks(self) -> list[tuple[int, Features]]:
         chunks, self._chunks = self._chunks, []
+        self.size_bytes -= sum(features.nbytes for _, features in chunks)
         return chunks
 
     def take_updates(self, session_id: int, nodes_wanted: int) -> list[Update]:
@@ -75,7 +76,8 @@ class Backlog:
             updates.append(
                 self._update(session_id, self._round, self._tokens, self._rows, self._nodes_verified, nodes_wanted)
             )
-        self._first_token, self._tokens, self._rows, self.size_bytes = [], [], [], 0
+        self.size_bytes -= sum(features.nbytes for features in self._rows)
+        self._first_token, self._tokens, self._rows = [], [], []
         return updates
 
     def _update(

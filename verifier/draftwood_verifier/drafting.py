@@ -122,11 +122,15 @@ class DrafterPool:
     def hold_chunk(
         self, sequence: Sequence, start: int, features: NDArray[np.float32], *, urgent: bool = False
     ) -> None:
-        """Features of a chunk; they go out at once when they are urgent or the session is drafted for."""
+        """Features of a chunk; they go out at once when they are urgent, too many, or the session is drafted for."""
         link, draft = self.link_of(sequence), sequence.draft
         if link is None or draft is None:
             return
         draft.backlog.hold_chunk(start, features)
+        if draft.backlog.size_bytes > HELD_LIMIT_BYTES:
+            urgent = True
+            if not draft.backlog.opened:
+                self._introduce(link, sequence, draft)
         if draft.backlog.opened and (urgent or self._in_demand(sequence)):
             self._send_chunks(link, sequence, draft)
 
