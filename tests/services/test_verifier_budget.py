@@ -140,8 +140,8 @@ def test_a_long_prompt_does_not_wait_on_the_verifier(monkeypatch: pytest.MonkeyP
             policy = await joined(harness)
             policy.speculating = False
             monkeypatch.setattr(policy, "next_ask", lambda _: Ask.NOTHING)
-            # Chunks of 16: the third is one too many, and all that is held goes out with it.
-            await harness.generate([7] * 64, 2, **AUTO)
+            # Chunks of 16: the third is one too many, and all goes out with it, before there is any token to tell of.
+            await harness.generate([7] * 64, 1, **AUTO)
             await drafter.until(lambda: any(s.closed for s in drafter.sessions.values()))
             (session,) = drafter.sessions.values()
             assert len(session.features) >= 48
