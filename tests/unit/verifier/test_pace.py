@@ -1,0 +1,126 @@
+"""What the budget learns from steps: their costs, pauses between them, waits for drafts, what speculation gave."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from draftwood_verifier.budget.cost_table import Axes, CostTable
+from draftwood_verifier.budget.policy import Decision, Policy
+from draftwood_verifier.commit import Commit
+from draftwood_verifier.pace import Pace
+from draftwood_verifier.record import StepRecord
+from draftwood_verifier.scheduler import Segment, SegmentKind
+from draftwood_verifier.sequence import Sequence
+from tests.unit.verifier.test_rounds import PLAIN, commit, sequence
+
+PAUSE_S, STEP_S = 0.003, 0.05
+DECISION = Decision(nodes=3, rate=30.0, plain_rate=20.0)
+
+
+class Steps:
+    """A policy, and steps of one sequence that follow each other."""
+
+    def __init__(self) -> None:
+        self.policy = Policy(CostTable(Axes(sequences=(1, 2, 4))))
+        self.sequence = sequence()
+        self._pace = Pace(self.policy)
+        self._now = 10.0
+
+    def step(
+        self,
+        *commits: Commit,
+        pause_s: float = PAUSE_S,
+        kind: SegmentKind = SegmentKind.DECODE,
+        decision: Decision | None = None,
+    ) -> None:
+        started_at = self._now + pause_s
+        self._now = started_at + STEP_S
+        self._pace.step_done(
+            StepRecord(
+                number=1,
+                started_at=started_at,
+                executed_at=self._now,
+                finished_at=self._now,
+                segments=[Segment(c.sequence, kind, 0, 1 + c.nodes_verified, 100) for c in commits],
+                commits=list(commits),
+                decision=decision,
+            )
+        )
+
+    def plain(self, sequence: Sequence | None = None) -> Commit:
+        return self._commit(sequence, waited=False, **PLAIN)
+
+    def drafted(self, sequence: Sequence | None = None) -> Commit:
+        return self._commit(sequence, waited=True)
+
+    def _commit(self, sequence: Sequence | None, **fields: Any) -> Commit:
+        return commit(sequence=sequence or self.sequence, **fields)
+
+
+def test_a_step_teaches_what_so_many_nodes_cost() -> None:
+    steps = Steps()
+    for _ in range(60):
+        steps.step(steps.drafted())
+    costs = steps.policy.costs
+    assert costs.cost(1, 3, 100) == pytest.approx(STEP_S, rel=0.1)
+    assert costs.cost(1, 0, 100) < STEP_S  # of plain steps nothing was seen
+
+
+def test_the_time_between_two_plain_steps_is_a_pause() -> None:
+    steps = Steps()
+    for _ in range(3):
+        steps.step(steps.plain())
+    assert steps.policy.pauses.known == {1: pytest.approx(PAUSE_S)}
+    assert not steps.policy.waits.known
+
+
+def test_the_time_before_a_step_that_waited_is_a_wait() -> None:
+    steps = Steps()
+    for _ in range(3):
+        steps.step(steps.drafted(), pause_s=0.02)
+    assert steps.policy.waits.known == {1: pytest.approx(0.02)}
+    assert not steps.policy.pauses.known
+
+
+def test_a_wait_counts_those_who_waited() -> None:
+    steps, other = Steps(), sequence(session_id=2)
+    for _ in range(2):
+        steps.step(steps.drafted(), steps.plain(other), pause_s=0.02)
+    assert list(steps.policy.waits.known) == [1]
+
+
+@pytest.mark.parametrize("kind", [SegmentKind.PREFILL, SegmentKind.REPLAY])
+def test_steps_with_other_work_teach_nothing(kind: SegmentKind) -> None:
+    steps = Steps()
+    before = [list(line) for lines in steps.policy.costs.seconds for line in lines]
+    for _ in range(3):
+        steps.step(steps.plain(), kind=kind)
+    assert [line for lines in steps.policy.costs.seconds for line in lines] == before
+    steps.step(steps.plain())  # its pause was spent beside that work
+    assert not steps.policy.pauses.known
+
+
+def test_a_step_of_others_says_nothing_about_the_time_before_it() -> None:
+    steps, other = Steps(), sequence(session_id=2)
+    steps.step(steps.plain())
+    steps.step(steps.plain(other))
+    steps.step(steps.plain(), steps.plain(other))
+    assert not steps.policy.pauses.known
+
+
+def test_what_speculation_gave_is_held_against_its_promise(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = Steps()
+    outcomes: list[tuple[Decision, int, float]] = []
+    windows: list[tuple[int, float]] = []
+    monkeypatch.setattr(
+        steps.policy, "saw_outcome", lambda d, *, tokens, seconds: outcomes.append((d, tokens, seconds))
+    )
+    monkeypatch.setattr(steps.policy.grouping, "saw", lambda *saw: windows.append(saw))
+    nothing = dataclasses.replace(DECISION, nodes=0)
+    steps.step(steps.plain())
+    steps.step(steps.drafted(), pause_s=0.02, decision=DECISION)
+    steps.step(steps.drafted(), pause_s=0.02, decision=nothing)
+    steps.step(steps.plain(), decision=DECISION)
+    assert outcomes == [(DECISION, 3, pytest.approx(0.02 + STEP_S))]
+    assert windows == [(3, pytest.approx(0.02 + STEP_S))] * 2
