@@ -9,6 +9,8 @@ from typing import IO
 from draftwood import tuning
 from draftwood.processes import ServiceProcess, start_service
 from draftwood.readiness import wait_until_joined, wait_until_serving
+from draftwood_drafter.config import Head
+from draftwood_verifier.config import MATCHING, REJECTION
 
 FREE_PORT = "127.0.0.1:0"
 
@@ -33,11 +35,15 @@ class StackOptions:
     # A module, and what comes before the drafter's options.
     drafter_module: tuple[str, ...] = ("draftwood_drafter",)
     tensor_parallel: int = 1
+    head: str = Head.DRAFTER.value
+    verification: str = MATCHING
     metrics_host: str = ""
 
     def __post_init__(self) -> None:
         if self.tensor_parallel < 1:
             raise ValueError(f"tensor_parallel: {self.tensor_parallel} is below 1")
+        if self.verification == REJECTION and self.draft is not None and self.head != Head.VERIFIER.value:
+            raise ValueError(f"verification: {REJECTION} needs the head on the verifier (--head verifier)")
 
     def verifier_command(self) -> tuple[str, list[str]]:
         """The module to run and its arguments; several ranks are started by torchrun."""
@@ -51,11 +57,12 @@ class StackOptions:
         threads = max(1, tuning.VERIFIER_THREADS // self.tensor_parallel)
         arguments = ["--target", str(self.target), "--listen", self.verifier, "--model-name", self.model_name]
         arguments += ["--node-limit", str(self.node_limit), "--threads", str(threads)]
+        arguments += ["--verification", self.verification]
         return arguments + _optional("--kv-pages", self.kv_pages) + self._metrics()
 
     def drafter_arguments(self, draft: Path, verifier: str, listen: str) -> list[str]:
         arguments = ["--target", str(self.target), "--draft", str(draft), "--verifier", verifier, "--listen", listen]
-        arguments += ["--threads", str(tuning.DRAFTER_THREADS)]
+        arguments += ["--threads", str(tuning.DRAFTER_THREADS), "--head", self.head]
         return arguments + _optional("--context-pages", self.context_pages) + self._metrics()
 
     def gateway_arguments(self, verifier: str) -> list[str]:

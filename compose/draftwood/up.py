@@ -8,6 +8,8 @@ from draftwood.models import embedded_pair
 from draftwood.processes import ServiceFailed
 from draftwood.stack import FREE_PORT, Stack, StackOptions, running_stack
 from draftwood.supervision import Supervisor, interrupt_on_sigterm, say
+from draftwood_drafter.config import Head
+from draftwood_verifier.config import MATCHING, REJECTION
 from draftwood_wire.errors import DraftwoodError
 
 DEFAULT_GRPC = "127.0.0.1:50051"
@@ -28,6 +30,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--node-limit", type=int, default=tuning.NODE_LIMIT, help="tree nodes when requests don't say")
     parser.add_argument("--kv-pages", type=int, help="pages of the target's KV cache")
     parser.add_argument("--tensor-parallel", type=int, default=1, help="ranks that the target is spread over")
+    parser.add_argument(
+        "--head", choices=[head.value for head in Head], default=Head.DRAFTER.value, help="who holds the target's head"
+    )
+    parser.add_argument(
+        "--verification",
+        choices=[MATCHING, REJECTION],
+        default=MATCHING,
+        help="how drafts at temperature > 0 are verified; rejection needs --head verifier",
+    )
     parser.add_argument("--context-pages", type=int, help="pages of the drafter's KV cache")
 
 
@@ -63,6 +74,8 @@ def _options(arguments: argparse.Namespace) -> StackOptions:
         kv_pages=arguments.kv_pages,
         context_pages=arguments.context_pages,
         tensor_parallel=arguments.tensor_parallel,
+        head=arguments.head,
+        verification=arguments.verification,
         metrics_host=arguments.metrics_host,
     )
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from draftwood.stack import StackOptions
 from tests.services.processes import children_of, wait_for, watched
 
 STOP_S = 30.0
@@ -82,6 +83,18 @@ def test_two_ranks_serve_the_same_text_and_stop_together() -> None:
             launcher.send_signal(signal.SIGINT)
             assert launcher.wait(STOP_S) == 0
             assert survivors(0.0) == []
+
+
+def test_the_head_may_be_the_verifiers() -> None:
+    with launched() as (_, printed):
+        expected = complete(printed)
+    with launched("--head", "verifier", "--verification", "rejection") as (_, printed):
+        assert complete(printed) == expected
+
+
+def test_rejection_wants_the_head_on_the_verifier() -> None:
+    with pytest.raises(ValueError, match="--head verifier"):
+        StackOptions(target=Path("target"), draft=Path("draft"), verification="rejection")
 
 
 def test_a_killed_launcher_takes_its_services_along() -> None:

@@ -2,13 +2,18 @@
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
+from scipy.stats import chi2
+from transformers import AutoModelForCausalLM
 
 from draftwood_drafter.__main__ import make_engine, make_hello
 from draftwood_drafter.config import DrafterConfig, Head
@@ -16,7 +21,7 @@ from draftwood_drafter.speculation_client import Backoff, SpeculationClient
 from draftwood_drafter.telemetry import DrafterTelemetry
 from draftwood_wire.v1 import sampling_pb2
 from draftwood_wire.v1 import verifier_service_pb2 as pb
-from tests.services.verifier_harness import run
+from tests.services.verifier_harness import Reply, run
 from tests.services.verifier_process import Process, short_request, verifier
 from tests.unit.drafter.pair import Pair, make_pair
 
@@ -109,3 +114,67 @@ def test_trees_and_tokens_are_those_of_a_drafter_with_a_head(tmp_path: Path, tie
             assert (load.refused_proposals, load.stale_proposals) == (0, 0)
 
     run(body(), limit_s=240)
+
+
+SAMPLED = {"temperature": 0.8, "top_k": 5}
+ANSWERS = 600
+
+
+def law_after(pair: Pair, tokens: list[int]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """What sampling with SAMPLED gives after these tokens, by transformers."""
+    model = AutoModelForCausalLM.from_pretrained(pair.target, dtype=torch.float32)
+    with torch.inference_mode():
+        best = model(torch.tensor([tokens])).logits[0, -1].double().topk(SAMPLED["top_k"])
+    law = np.zeros(model.config.vocab_size)
+    law[best.indices.numpy()] = (best.values / SAMPLED["temperature"]).softmax(dim=0).numpy()
+    return law
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_rejection_gives_tokens_of_the_targets_law(tmp_path: Path, ranks: int) -> None:
+    pair = make_talkative_pair(tmp_path, tie=True)
+    prompt = PROMPTS[1]
+
+    room = asyncio.Semaphore(100)  # a verifier refuses what it can't queue
+
+    async def answer(served: Process, seed: int) -> Reply:
+        async with room:
+            return await served.generate(prompt, length=3, seed=seed, node_limit=4, ignore_eos=True, **SAMPLED)
+
+    async def body() -> None:
+        async with (
+            verifier(pair.target, "--verification", "rejection", ranks=ranks) as served,
+            drafting(pair, served, Head.VERIFIER),
+        ):
+            greedy = await served.generate(prompt, length=LENGTH, ignore_eos=True)
+            replies = await asyncio.gather(*(answer(served, seed) for seed in range(ANSWERS)))
+        async with verifier(pair.target) as plain:
+            assert greedy.tokens == (await plain.generate(prompt, length=LENGTH, ignore_eos=True)).tokens
+        assert sum(reply.usage.accepted_nodes for reply in replies) > ANSWERS / 10
+        seen = Counter((reply.tokens[0], reply.tokens[1]) for reply in replies)
+        statistic, freedom = 0.0, 0
+        for first in {first for first, _ in seen}:
+            counts = np.array([seen[first, second] for second in range(len(law_after(pair, prompt)))])
+            expected = law_after(pair, [*prompt, first]) * counts.sum()
+            assert not counts[expected == 0].any()
+            likely = expected > 5
+            statistic += float(((counts - expected)[likely] ** 2 / expected[likely]).sum())
+            freedom += max(0, int(likely.sum()) - 1)
+        assert freedom > 3
+        assert chi2.sf(statistic, freedom) > 0.001
+
+    run(body(), limit_s=240)
+
+
+def test_a_drafter_with_a_head_is_no_use_to_rejection(tmp_path: Path) -> None:
+    pair = make_talkative_pair(tmp_path, tie=True)
+
+    async def body() -> None:
+        async with verifier(pair.target, "--verification", "rejection") as served:
+            config = DrafterConfig(target=pair.target, draft=pair.draft, verifier=served.address)
+            hello = make_hello(config, make_engine(config).model)
+            with pytest.raises(grpc.aio.AioRpcError, match="--head verifier") as refusal:
+                await served.stub.Speculate(iter([pb.SpeculateRequest(hello=hello)])).read()
+            assert refusal.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+
+    run(body())

@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 
 from draftwood_kernels.build_tree import TreeWish
+from draftwood_verifier.plan import Path, StepPlan
 from draftwood_wire.tensor import tensor_to_proto
 from draftwood_wire.v1 import sampling_pb2, tensor_pb2
 from draftwood_wire.v1 import verifier_service_pb2 as pb
+from tests.services.fake_target import FakeTarget
 from tests.services.scripted_drafter import DraftedSession, make_tree
 from tests.services.verifier_harness import Harness, run, serving
 
@@ -165,6 +167,55 @@ def test_late_ones_are_re_rooted() -> None:
             assert reply.tokens == harness.target.plain(PROMPT, LENGTH)
             assert harness.service.drafters.counters.rerooted > 0
             assert reply.usage.accepted_nodes > 0
+
+    run(body())
+
+
+class WatchedTarget(FakeTarget):
+    """Keeps, of every walk that weighs its tree against drafts, the tree and the hidden states that it names."""
+
+    def __init__(self) -> None:
+        super().__init__(pages=64, page_size=4)
+        self.weighed: list[tuple[list[int], list[int]]] = []
+        self.others = 0
+
+    def execute(self, plan: StepPlan) -> list[Path]:
+        for walk in plan.walks:
+            if walk.draft_row < 0:
+                self.others += bool(len(walk.tree))
+                continue
+            named = self.draft_plans[-1].hidden_states[walk.draft_row :][: len(walk.tree), 0]
+            self.weighed.append((walk.tree.token_ids.tolist(), named.astype(int).tolist()))
+        return super().execute(plan)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_rejection_weighs_a_tree_against_the_rows_it_came_from(late: bool) -> None:
+    async def body() -> None:
+        target = WatchedTarget()
+        async with serving(
+            target=target, draft_wait_ms=20.0 if late else 30_000.0, verification="rejection"
+        ) as harness:
+
+            async def script(session: DraftedSession) -> pb.Proposal | None:
+                if late and len(session.commits) < 2:
+                    return None
+                base_len = len(session.tokens) - (len(session.commits[-1].token_ids) if late else 0)
+                params = session.opened.sampling
+                known = session.tokens[:base_len]
+                tokens = target.plain(known, 7, temperature=params.temperature, seed=params.seed)
+                return proposal(session, rows(tokens), base_len)
+
+            async with harness.drafter(script, hidden_state_data_type=FLOAT32):
+                await asyncio.gather(
+                    harness.generate(PROMPT, LENGTH, temperature=0.8, seed=7),
+                    harness.generate(PROMPT2, LENGTH, temperature=0.5, seed=8),
+                    harness.generate([*PROMPT2, 4], LENGTH),
+                )
+            assert len(target.weighed) > 3
+            assert all(tree == named for tree, named in target.weighed)
+            assert target.others > 1  # the greedy request's
+            assert (harness.service.drafters.counters.rerooted > 0) == late
 
     run(body())
 

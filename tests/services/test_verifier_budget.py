@@ -131,22 +131,6 @@ def test_a_session_holds_back_no_more_than_its_share(monkeypatch: pytest.MonkeyP
     run(body())
 
 
-def test_what_a_look_brings_is_verified_whatever_it_is_worth(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def body() -> None:
-        target = slow_target()
-        async with serving(target=target, pages=256) as harness, harness.drafter(wrong_script(target)):
-            policy = await joined(harness)
-            await harness.generate(PROMPT, 100, **AUTO)
-            assert not policy.speculating
-            monkeypatch.setattr(policy, "next_ask", lambda _: Ask.PROBE)
-            reply = await harness.generate(PROMPT, 40, **AUTO)
-            assert reply.tokens == target.plain(PROMPT, 40)
-            # Nobody waits, so a tree may come a step late; it is wrong, and then there is nothing left of it.
-            assert reply.usage.speculative_rounds > 5
-
-    run(body())
-
-
 def test_a_long_prompt_does_not_wait_on_the_verifier(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("draftwood_verifier.drafting.HELD_LIMIT_BYTES", 40 * 16)  # forty rows
 

@@ -65,18 +65,19 @@ def short_request(prompt: list[int], length: int = LENGTH, **options: Any) -> pb
     return message
 
 
-def command(checkpoint: Path, *, ranks: int = 1) -> list[str]:
+def command(checkpoint: Path, *extra: str, ranks: int = 1) -> list[str]:
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
     options = ["--target", str(checkpoint), "--threads", "1", "--kv-pages", "64", "--prefill-chunk", "16"]
     options += ["--draft-wait-ms", "30000", "--listen", "127.0.0.1:0"]
-    return [sys.executable, *torchrun, "-m", "draftwood_verifier", *options]
+    return [sys.executable, *torchrun, "-m", "draftwood_verifier", *options, *extra]
 
 
 @contextlib.asynccontextmanager
-async def verifier(checkpoint: Path, *, ranks: int = 1) -> AsyncIterator[Process]:
+async def verifier(checkpoint: Path, *extra: str, ranks: int = 1) -> AsyncIterator[Process]:
     """With several ranks, all of them under torchrun."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(command(checkpoint, ranks=ranks), stdout=subprocess.PIPE, text=True, env=environment)
+    arguments = command(checkpoint, *extra, ranks=ranks)
+    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, env=environment)
     async with _client(process) as client:
         yield client
 

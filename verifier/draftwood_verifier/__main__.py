@@ -16,7 +16,7 @@ from draftwood_verifier.parallel.groups import Group, GroupLost
 from draftwood_verifier.parallel.launch import is_follower, joined
 from draftwood_verifier.parallel.lifeline import end_process
 from draftwood_verifier.ranks import Leader, follow
-from draftwood_verifier.runner import load_runner
+from draftwood_verifier.runner import Runner, load_runner
 from draftwood_verifier.service import VerifierService
 from draftwood_wire.errors import DraftwoodError
 
@@ -28,7 +28,7 @@ async def serve(config: VerifierConfig, group: Group | None) -> None:
     stop = asyncio.Event()
     for name in _SIGNALS:
         asyncio.get_running_loop().add_signal_handler(name, stop.set)
-    runner = load_runner(config.target, pages=config.kv_pages, page_size=config.page_size, group=group)
+    runner = _load(config, group)
     leader = Leader(runner, group) if group else None
     costs = costs_file(config, ranks=group.size if group else 1)
     policy = first_policy(config, leader or runner, costs)
@@ -63,8 +63,13 @@ def _run(config: VerifierConfig) -> None:
         if group is None or group.leads:
             asyncio.run(serve(config, group))
         else:
-            runner = load_runner(config.target, pages=config.kv_pages, page_size=config.page_size, group=group)
-            follow(runner, group)
+            follow(_load(config, group), group)
+
+
+def _load(config: VerifierConfig, group: Group | None) -> Runner:
+    return load_runner(
+        config.target, pages=config.kv_pages, page_size=config.page_size, group=group, rejection=config.rejection
+    )
 
 
 def main() -> int:

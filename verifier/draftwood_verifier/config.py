@@ -11,6 +11,8 @@ from draftwood_wire.tls import ServerTls
 from draftwood_wire.transport import DRAIN_S
 from draftwood_wire.tree import MAX_NODES
 
+MATCHING, REJECTION = "matching", "rejection"
+
 
 def _option(default: Any, text: str) -> Any:
     return field(default=default, metadata={"help": text})
@@ -30,6 +32,11 @@ class VerifierConfig:
     max_batch: int = _option(64, "requests that run at once")
     max_waiting: int = _option(256, "requests that wait at most; more are refused")
     node_limit: int = _option(16, "tree nodes a session and round when the request names none")
+    verification: str = _option(
+        MATCHING,
+        f"{MATCHING}: tokens are drawn by seed and position, whatever is drafted; {REJECTION}: at temperature > 0 "
+        "drafts are drawn too and weighed against the target (needs drafters with --head verifier)",
+    )
     draft_wait_ms: float = _option(200.0, "how long a round waits for a drafter that kept up so far")
     draft_groups: int = _option(0, "groups that a drafter's sessions go in by turns, 1 or 2; 0: what proves quicker")
     costs: str = _option("", "file that keeps the measured step costs; empty: one for this target in the user's cache")
@@ -43,6 +50,8 @@ class VerifierConfig:
                 raise ValueError(f"{name}: {getattr(self, name)} is below 1")
         if not 1 <= self.node_limit <= MAX_NODES:
             raise ValueError(f"node_limit: {self.node_limit} is outside 1..{MAX_NODES}")
+        if self.verification not in (MATCHING, REJECTION):
+            raise ValueError(f"verification: {self.verification} is not {MATCHING} or {REJECTION}")
         if self.draft_groups not in (0, 1, 2):
             raise ValueError(f"draft_groups: {self.draft_groups} is not 0, 1 or 2")
         for name in ("draft_wait_ms", "drain_s", "threads"):
@@ -53,6 +62,10 @@ class VerifierConfig:
     @property
     def tls(self) -> ServerTls:
         return ServerTls(certificate=self.tls_certificate, key=self.tls_key, client_ca=self.tls_client_ca)
+
+    @property
+    def rejection(self) -> bool:
+        return self.verification == REJECTION
 
     @property
     def served_model(self) -> str:

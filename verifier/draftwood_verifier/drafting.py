@@ -60,12 +60,14 @@ class DraftCounters:
 class DrafterPool:
     """All connected drafters and the sessions they have."""
 
-    def __init__(self, policy: Policy, *, vocab_size: int, wait_s: float) -> None:
+    def __init__(self, policy: Policy, *, vocab_size: int, wait_s: float, rejection: bool = False) -> None:
+        """`rejection`: trees of sampled requests are drawn, and weighed against what they were drawn from."""
         self.policy = policy
         self.links: list[DrafterLink] = []
         self.counters = DraftCounters()
         self._vocab_size = vocab_size
         self._wait_s = wait_s
+        self._rejection = rejection
 
     def join(self, link: DrafterLink, running: Iterable[Sequence]) -> None:
         """A drafter is there: it gets every running session that has none."""
@@ -213,12 +215,17 @@ class DrafterPool:
             hidden_states=np.concatenate([states.rows for _, _, states in waiting]),
             wishes=[_wish(*each) for each in waiting],
         )
+        row = 0
         for (sequence, draft, states), tree in zip(waiting, build(plan), strict=True):
             draft.hidden_states = None
             if tree is None:
                 self._refuse(draft)
             else:
                 self._use(sequence, draft, states.base_len, tree, states.came_at)
+                if self._rejection and sequence.sampling.temperature > 0:
+                    # Of a tree for an earlier length only what lies below the tokens since is left.
+                    draft.draft_row = row + len(sequence.tokens) - states.base_len
+            row += len(states.rows)
 
     def link_of(self, sequence: Sequence) -> DrafterLink | None:
         if sequence.draft is None:

@@ -90,9 +90,10 @@ class Engine:
             for sequence in self.scheduler.start_waiting():
                 self.drafters.open(sequence)
             now = time.monotonic()
+            decoding = self.scheduler.decoding(now)
             if any(link.lacks_head for link in self.drafters.links):
-                self.drafters.build_trees(self.scheduler.decoding(now), self._build_trees)
-            step = self.scheduler.schedule(now)
+                self.drafters.build_trees(decoding, self._build_trees)
+            step = self.scheduler.schedule(decoding)
             if step is None:
                 await self._sleep(self.scheduler.next_deadline(now))
             else:

@@ -27,6 +27,9 @@ class Walk:
     tree: TokenTree  # its nodes are the logit rows after the root, in order; EMPTY_TREE for plain and prefill
     position: int  # absolute position of the first token to draw: the root's position + 1
     sampling: SamplingParams  # seed set
+    # Row of the last `build_trees` that the nodes at depth 1 were drawn from; the next depth's row comes after it. The
+    # walk weighs target against draft then. -1: it draws by seed and position, and looks for a node with that token.
+    draft_row: int = -1
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Work as one array of int32: what rank 0 broadcasts and the other ranks execute, steps and drafts.
 
 A message of a step holds the rows that the step before has kept, then the plan. It takes 4 * (7 + 4 rows + 3 segments
-+ 14 walks + table entries + 2 kept rows) bytes, or less: 40 KiB for 64 trees of 16 nodes over 16 pages each, beside 256
++ 15 walks + table entries + 2 kept rows) bytes, or less: 40 KiB for 64 trees of 16 nodes over 16 pages each, beside 256
 tokens of a prompt. Rows are at most batch * (nodes + 1) and the prefill chunk, table entries batch * the longest
 context's pages.
 
@@ -22,7 +22,7 @@ from draftwood_wire.tree import TokenTree
 Ints = NDArray[np.int32]
 
 _HEADER = 6  # rows, segments, table entries, logit rows, walks, kept rows
-_WALK = 14
+_WALK = 15
 _WISH = 8
 
 
@@ -117,15 +117,23 @@ def _cut(ints: Ints, sizes: tuple[int, ...] | list[int]) -> Iterator[Ints]:
 def _walk_ints(walk: Walk) -> Ints:
     sampling = walk.sampling
     numbers = np.array([sampling.temperature, sampling.top_p, sampling.min_p], np.float64)
-    whole = (walk.segment, walk.first_logit, walk.root_row, len(walk.tree), walk.position, sampling.top_k)
+    whole = (
+        walk.segment,
+        walk.first_logit,
+        walk.root_row,
+        len(walk.tree),
+        walk.position,
+        sampling.top_k,
+        walk.draft_row,
+    )
     return np.concatenate(
         [np.array(whole, np.int32), numbers.view(np.int32), np.array([sampling.seed], np.uint64).view(np.int32)]
     )
 
 
 def _walk(ints: Ints, token_ids: Ints, parents: Ints, logit_rows: Ints) -> Walk:
-    segment, first_logit, root_row, nodes, position, top_k = ints[:6].tolist()
-    temperature, top_p, min_p = ints[6:12].view(np.float64).tolist()
+    segment, first_logit, root_row, nodes, position, top_k, draft_row = ints[:7].tolist()
+    temperature, top_p, min_p = ints[7:13].view(np.float64).tolist()
     node_rows = logit_rows[first_logit + 1 : first_logit + 1 + nodes]
     return Walk(
         segment=segment,
@@ -136,6 +144,7 @@ def _walk(ints: Ints, token_ids: Ints, parents: Ints, logit_rows: Ints) -> Walk:
         ),
         position=position,
         sampling=SamplingParams(
-            temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=int(ints[12:].view(np.uint64)[0])
+            temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=int(ints[13:].view(np.uint64)[0])
         ),
+        draft_row=draft_row,
     )

@@ -14,30 +14,42 @@ from draftwood_verifier.cache.pool import KVPool
 from draftwood_verifier.model.decoder import DecoderModel
 from draftwood_verifier.model.loading import load_model
 from draftwood_verifier.parallel.draft_trees import DraftTreeBuilder
-from draftwood_verifier.parallel.groups import Group
+from draftwood_verifier.parallel.groups import Alone, Group
 from draftwood_verifier.parallel.linear import Share
+from draftwood_verifier.parallel.rejection import DrawnWalk, RejectionSampler
 from draftwood_verifier.parallel.sampling import ShardedSampler
 from draftwood_verifier.plan import CommitPlan, DraftPlan, Path, StepPlan, Walk
 from draftwood_wire.tree import TokenTree
 
-# Logits of this rank's tokens [K, v] and walks -> for each walk the drawn tokens and the nodes they were drawn at.
-Walker = Callable[[torch.Tensor, list[TreeWalk]], list[tuple[list[int], list[int]]]]
+# For each walk the drawn tokens and the nodes they were drawn at.
+Paths = list[tuple[list[int], list[int]]]
+# Of the logits of this rank's tokens [K, v].
+Walker = Callable[[torch.Tensor, list[TreeWalk]], Paths]
 
 
-def load_runner(target: FilePath, *, pages: int, page_size: int, group: Group | None = None) -> "Runner":
+def load_runner(
+    target: FilePath, *, pages: int, page_size: int, group: Group | None = None, rejection: bool = False
+) -> "Runner":
     """The target checkpoint, or this rank's share of it, with `pages` KV pages. Raises the checkpoint's errors."""
     model = load_model(target, Share(group))
     pool = KVPool(layers=model.config.num_hidden_layers, pages=pages, page_size=page_size, row=model.cache_row)
-    return Runner(model, pool, group)
+    return Runner(model, pool, group, np.random.default_rng() if rejection else None)
 
 
 class Runner:
     """Implements `plan.Runner`; on a rank other than 0, `execute` computes, and its paths hold no token.
 
-    So does `build_trees`, and has no trees there.
+    So does `build_trees`, and has no trees there. With `random`, trees of sampled requests are drawn and weighed
+    against the target by rejection sampling.
     """
 
-    def __init__(self, model: DecoderModel, pool: KVPool, group: Group | None = None) -> None:
+    def __init__(
+        self,
+        model: DecoderModel,
+        pool: KVPool,
+        group: Group | None = None,
+        random: np.random.Generator | None = None,
+    ) -> None:
         config = model.config
         self.vocab_size = config.vocab_size
         self.hidden_size = config.hidden_size
@@ -48,7 +60,8 @@ class Runner:
         self._pool = pool
         sharded = None if group is None else ShardedSampler(group, model.vocabulary, config.vocab_size)
         self._walk: Walker = walk_trees if sharded is None else sharded.walk
-        self._drafts = DraftTreeBuilder(model.vocabulary, config.vocab_size, group)
+        self._drafts = DraftTreeBuilder(model.vocabulary, config.vocab_size, group, random)
+        self._rejection = None if random is None else RejectionSampler(group or Alone(), model.vocabulary, random)
         self._feature_layers: tuple[int, ...] = ()
         self._features: dict[int, torch.Tensor] = {}
         self._rows = 0
@@ -63,10 +76,9 @@ class Runner:
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> list[Path]:
         logits = self.forward(plan)
-        taken = self._walk(logits, [_tree_walk(walk) for walk in plan.walks])
         return [
             Path(tokens=tokens, rows=[int(plan.logit_rows[walk.first_logit + node]) for node in nodes])
-            for walk, (tokens, nodes) in zip(plan.walks, taken, strict=True)
+            for walk, (tokens, nodes) in zip(plan.walks, self._taken(logits, plan.walks), strict=True)
         ]
 
     @torch.inference_mode()
@@ -101,6 +113,21 @@ class Runner:
             [self._features[layer].index_select(0, index) for layer in layer_ids], dim=1
         ).numpy()
         return chosen
+
+    def _taken(self, logits: torch.Tensor, walks: list[Walk]) -> Paths:
+        drawn = [walk for walk in walks if walk.draft_row >= 0]
+        if not drawn:
+            return self._walk(logits, [_tree_walk(walk) for walk in walks])
+        assert self._rejection is not None, "a walk weighs against drafts, and none are kept"
+        weighed = iter(
+            self._rejection.walk(
+                logits,
+                self._drafts.laws,
+                [DrawnWalk(tree=_tree_walk(walk), draft_row=walk.draft_row) for walk in drawn],
+            )
+        )
+        others = iter(self._walk(logits, [_tree_walk(walk) for walk in walks if walk.draft_row < 0]))
+        return [next(weighed if walk.draft_row >= 0 else others) for walk in walks]
 
     def _layout(self, plan: StepPlan) -> AttentionLayout:
         # A segment sampled from its first row is at the end of its session, so nothing is committed behind its prefix;

@@ -102,9 +102,8 @@ class Scheduler:
         if sequence.computed // self.page_size > len(sequence.page_keys):
             self.prefix.publish(sequence.tokens, sequence.pages, sequence.page_keys, sequence.computed)
 
-    def schedule(self, now: float) -> Step | None:
-        """Everything that can run now without waiting for a drafter; None when that is nothing."""
-        decoding = self.decoding(now)
+    def schedule(self, decoding: list[Sequence]) -> Step | None:
+        """The next step: all of `decoding`, with as much of prompts and replays as fits; None when that is nothing."""
         rows = _Rows()
         budget = self._prefill_chunk
         replays = [s for s in self.running if _replays(s)]
@@ -123,7 +122,7 @@ class Scheduler:
         return rows.step(decision)
 
     def decoding(self, now: float) -> list[Sequence]:
-        """Those that `schedule` decodes now."""
+        """Those that can decode now without waiting for a drafter."""
         held = self._held(now)
         decoding = [s for s in self.running if s.prefilled and not (held and self._is_held(s, held))]
         return _by_turns(decoding) if self.policy.grouping.groups > 1 else decoding
@@ -324,5 +323,6 @@ class _Rows:
                 tree=tree,
                 position=len(sequence.tokens),
                 sampling=sequence.sampling,
+                draft_row=sequence.draft.draft_row if sequence.draft and len(tree) else -1,
             )
         )

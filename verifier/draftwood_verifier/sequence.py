@@ -90,7 +90,8 @@ class Draft:
 
     __slots__ = (
         "_replays", "_sent_at", "answered", "answered_at", "ask_size", "asked_at", "asked_len", "backlog", "deadline",
-        "drafter", "group", "hidden_states", "lagging", "node_limit", "probing", "replay", "rerooted", "tree", "waits",
+        "draft_row", "drafter", "group", "hidden_states", "lagging", "node_limit", "probing", "replay", "rerooted",
+        "tree", "waits",
     )  # fmt: skip
 
     def __init__(self, drafter: Drafter, *, backlog: Backlog, node_limit: int, lagging: bool, group: int = 0) -> None:
@@ -102,6 +103,7 @@ class Draft:
         self.tree: TokenTree | None = None
         self.hidden_states: HiddenStates | None = None
         self.rerooted = False  # the tree was drafted for an earlier length
+        self.draft_row = -1  # as in `plan.Walk`
         self.asked_len = 0  # the length that a tree was last asked for
         self.ask_size = 0  # sessions that were asked for together
         self.waits = False  # the round waits for the answer
@@ -126,6 +128,7 @@ class Draft:
     def committed(self, length: int) -> None:
         """The session has `length` tokens now; what was known of its last length is past."""
         self.tree = None
+        self.draft_row = -1
         self.rerooted = self.answered = False
         self.waits = self.waits and self.asked_len == length
 

@@ -33,10 +33,14 @@ class VerifierService:
             max_waiting=config.max_waiting,
             prefill_chunk=config.prefill_chunk,
         )
-        self.drafters = DrafterPool(policy, vocab_size=runner.vocab_size, wait_s=config.draft_wait_ms / 1000)
+        self.drafters = DrafterPool(
+            policy, vocab_size=runner.vocab_size, wait_s=config.draft_wait_ms / 1000, rejection=config.rejection
+        )
         self.engine = Engine(runner, self.scheduler, self.drafters)
         self.telemetry = VerifierTelemetry(metrics=config.metrics, model_name=config.served_model)
-        self.speculation = SpeculationHandler(self.engine, self.telemetry, tokenizer_fingerprint=tokenizer_fingerprint)
+        self.speculation = SpeculationHandler(
+            self.engine, self.telemetry, tokenizer_fingerprint=tokenizer_fingerprint, rejection=config.rejection
+        )
         self._servicer = self._make_servicer(config, runner, tokenizer_fingerprint)
         self._server = Server(config.listen, [_SERVICE], tls=config.tls)
         self._drain_s = config.drain_s

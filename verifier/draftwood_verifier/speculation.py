@@ -54,12 +54,14 @@ class SpeculationHandler:
         telemetry: VerifierTelemetry,
         *,
         tokenizer_fingerprint: str,
+        rejection: bool = False,
         queue_limit_bytes: int = QUEUE_LIMIT_BYTES,
     ) -> None:
         self.sent_bytes = self.received_bytes = 0  # of frames, since the start
         self._engine = engine
         self._telemetry = telemetry
         self._fingerprint = tokenizer_fingerprint
+        self._rejection = rejection
         self.queue_limit_bytes = queue_limit_bytes
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
@@ -170,6 +172,11 @@ class SpeculationHandler:
             raise Incompatible(f"feature_data_type: {hello.feature_data_type} can't be sent")
         if hello.hidden_state_data_type not in _DATA_TYPES | {tensor_pb2.DATA_TYPE_UNSPECIFIED}:
             raise Incompatible(f"hidden_state_data_type: {hello.hidden_state_data_type} can't be sent")
+        if self._rejection and hello.hidden_state_data_type == tensor_pb2.DATA_TYPE_UNSPECIFIED:
+            raise Incompatible(
+                "hidden_state_data_type: the verifier's --verification rejection needs hidden states in the place of "
+                "trees; start the drafter with --head verifier"
+            )
 
 
 class DrafterStream:

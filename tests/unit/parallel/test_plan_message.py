@@ -45,7 +45,10 @@ def mixed_plan() -> StepPlan:
     ]
     logit_rows = [0, 1, 2, 3, 4, 7, 8, 9, 10]
     plan = make_plan(segments, logit_rows)
-    walks = [dataclasses.replace(walk, first_logit=logit_rows.index(walk.root_row)) for walk in plan.walks]
+    walks = [
+        dataclasses.replace(walk, first_logit=logit_rows.index(walk.root_row), draft_row=number - 1)
+        for number, walk in enumerate(plan.walks)
+    ]
     prefill = Walk(segment=1, first_logit=5, root_row=7, tree=make_tree([], []), position=9, sampling=SAMPLING)
     return dataclasses.replace(plan, walks=[*walks, prefill])
 
@@ -67,7 +70,7 @@ def test_a_step_that_keeps_and_draws_nothing() -> None:
 def test_the_size_is_the_stated_one() -> None:
     plan = mixed_plan()
     pages = sum(map(len, plan.block_tables))
-    bound = 4 * (7 + 4 * len(plan.token_ids) + 3 * len(plan.block_tables) + 14 * len(plan.walks) + pages + 2 * 3)
+    bound = 4 * (7 + 4 * len(plan.token_ids) + 3 * len(plan.block_tables) + 15 * len(plan.walks) + pages + 2 * 3)
     assert encode(commit_plan([0, 3, 5], 2, [4, 8]), plan).nbytes <= bound
 
 

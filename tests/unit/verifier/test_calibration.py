@@ -51,7 +51,7 @@ def test_only_nodes_on_the_way_of_the_known_tokens_teach() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_child_is_never_above_its_parent(seed: int) -> None:
+def test_a_child_is_never_above_its_parent_or_its_elder_siblings(seed: int) -> None:
     random = np.random.default_rng(seed)
     calibration = Calibration()
     for _ in range(50):
@@ -59,4 +59,7 @@ def test_a_child_is_never_above_its_parent(seed: int) -> None:
         calibration.observe(tree, random.choice(tree.token_ids, 4).tolist(), sampled=False)
     tree = random_tree(random, 40)
     scores = [1.0, *calibration.scores(tree, sampled=False)]
-    assert all(0 <= scores[node] <= scores[parent] for node, parent in enumerate(tree.parents.tolist(), start=1))
+    above = dict(enumerate(scores))
+    for node, parent in enumerate(tree.parents.tolist(), start=1):
+        assert 0 <= scores[node] <= above[parent]
+        above[parent] = scores[node]

@@ -61,7 +61,7 @@ def test_prefill_and_decode_share_a_step_within_the_budget() -> None:
     for session_id in (2, 3):
         scheduler.add(make_sequence(session_id))
     scheduler.start_waiting()
-    step = scheduler.schedule(0.0)
+    step = scheduler.schedule(scheduler.decoding(0.0))
     assert step is not None
     assert kinds(step) == [
         (1, SegmentKind.DECODE, 6, 1),
@@ -120,18 +120,18 @@ def test_sessions_of_a_drafter_go_together_and_others_do_not_wait() -> None:
     draft(one, drafter).answered = True
     draft(two, drafter, deadline=5.0)
     draft(three, other).answered = True
-    assert [k[0] for k in kinds(scheduler.schedule(1.0))] == [3, 4]
+    assert [k[0] for k in kinds(scheduler.schedule(scheduler.decoding(1.0)))] == [3, 4]
     assert scheduler.next_deadline(1.0) == 5.0
     scheduler.remove(three)
     scheduler.remove(plain)
-    assert scheduler.schedule(4.9) is None
-    assert [k[0] for k in kinds(scheduler.schedule(5.0))] == [1, 2]
+    assert scheduler.schedule(scheduler.decoding(4.9)) is None
+    assert [k[0] for k in kinds(scheduler.schedule(scheduler.decoding(5.0)))] == [1, 2]
     assert (drafter.late, other.late) == (True, False)
     # Two is lagging now: it goes on plainly while one is waited for.
     for sequence in (one, two):
         assert sequence.draft is not None
         ask(sequence.draft, 8, 6.0, 5.0)
-    assert [k[0] for k in kinds(scheduler.schedule(6.1))] == [2]
+    assert [k[0] for k in kinds(scheduler.schedule(scheduler.decoding(6.1)))] == [2]
 
 
 def test_two_groups_of_a_drafter_take_turns() -> None:
@@ -145,14 +145,14 @@ def test_two_groups_of_a_drafter_take_turns() -> None:
     assert plain.draft is None
     two.draft.answered = True  # type: ignore[union-attr]
     # Two need not wait for the drafts of the other group.
-    assert [k[0] for k in kinds(scheduler.schedule(1.0))] == [2, 4]
+    assert [k[0] for k in kinds(scheduler.schedule(scheduler.decoding(1.0)))] == [2, 4]
     for sequence in (one, three):
         sequence.draft.answered = True  # type: ignore[union-attr]
     # All are ready: those go first that asked first, and the others after them.
-    assert [k[0] for k in kinds(scheduler.schedule(1.0))] == [1, 3, 4]
+    assert [k[0] for k in kinds(scheduler.schedule(scheduler.decoding(1.0)))] == [1, 3, 4]
     for sequence in (one, three):
         ask(sequence.draft, 8, 1.0, 5.0)  # type: ignore[arg-type]
-    assert [k[0] for k in kinds(scheduler.schedule(1.1))] == [2, 4]
+    assert [k[0] for k in kinds(scheduler.schedule(scheduler.decoding(1.1)))] == [2, 4]
 
 
 def test_trees_are_cut_to_the_node_limit_and_to_the_tokens_left() -> None:
@@ -167,7 +167,7 @@ def test_trees_are_cut_to_the_node_limit_and_to_the_tokens_left() -> None:
         sequence = decoding(scheduler, 9, **options)
         own = draft(sequence, Quiet())
         own.tree, own.answered = tree, True
-        step = scheduler.schedule(0.0)
+        step = scheduler.schedule(scheduler.decoding(0.0))
         assert step is not None
         assert step.plan.logit_rows.tolist() == list(range(len(step.plan.token_ids)))
         return step.plan.token_ids.tolist(), step.plan.parents.tolist()
@@ -179,16 +179,64 @@ def test_trees_are_cut_to_the_node_limit_and_to_the_tokens_left() -> None:
     assert rows(max_tokens=2) == ([9], [-1])
 
 
+def test_a_tree_in_mode_auto_has_to_be_worth_it_unless_it_is_a_probe() -> None:
+    tree = TokenTree(
+        token_ids=np.array([1, 2], np.int32),
+        parents=np.array([0, 1], np.int32),
+        log_probs=np.log([0.5, 0.2], dtype="f4"),
+    )
+    scheduler = make_scheduler()
+    axes = scheduler.policy.costs.axes
+    # A node costs as much as a hundred plain steps.
+    scheduler.policy.costs = CostTable(axes, [[[1.0 + 100 * n for n in axes.nodes] for _ in axes.sequences]] * 2)
+    sequence = decoding(scheduler, 9)
+    sequence.mode = DraftMode.AUTO
+    own = draft(sequence, Quiet())
+    own.tree, own.answered = tree, True
+
+    def nodes() -> int:
+        step = scheduler.schedule(scheduler.decoding(0.0))
+        assert step is not None
+        return len(step.plan.walks[0].tree)
+
+    assert nodes() == 0
+    own.probing = True
+    assert nodes() == 2
+    own.probing, sequence.mode = False, DraftMode.TREE
+    assert nodes() == 2
+
+
+def test_a_walk_knows_the_row_its_tree_was_drawn_from() -> None:
+    scheduler = make_scheduler()
+    sequence = decoding(scheduler, 9)
+    own = draft(sequence, Quiet())
+    own.tree = TokenTree(
+        token_ids=np.array([1], np.int32), parents=np.array([0], np.int32), log_probs=np.zeros(1, np.float32)
+    )
+    own.draft_row = 5
+
+    def row() -> int:
+        step = scheduler.schedule([sequence])
+        assert step is not None
+        return step.plan.walks[0].draft_row
+
+    assert row() == 5
+    own.committed(8)
+    assert row() == -1
+    own.draft_row = 5  # of a tree that was refused
+    assert row() == -1
+
+
 def test_replay_runs_beside_decoding_and_shares_the_budget_with_prompts() -> None:
     scheduler = make_scheduler()
     sequence = decoding(scheduler, 1)
     own = draft(sequence, Quiet())
     assert own.ask_replay(1)
     assert not own.ask_replay(0)  # one at a time
-    assert kinds(scheduler.schedule(0.0)) == [(1, SegmentKind.REPLAY, 1, 5)]
+    assert kinds(scheduler.schedule(scheduler.decoding(0.0))) == [(1, SegmentKind.REPLAY, 1, 5)]
     scheduler.add(make_sequence(2))
     scheduler.start_waiting()
-    step = scheduler.schedule(20.0)  # past the deadline
+    step = scheduler.schedule(scheduler.decoding(20.0))  # past the deadline
     assert kinds(step) == [(1, SegmentKind.DECODE, 6, 1), (1, SegmentKind.REPLAY, 1, 4), (2, SegmentKind.PREFILL, 0, 4)]
     assert step is not None
     assert [walk.segment for walk in step.plan.walks] == [0]

@@ -54,15 +54,21 @@ class Calibration:
         self._all = [_Counts(), _Counts()]
 
     def scores(self, tree: TokenTree, *, sampled: bool) -> list[float]:
-        """The chance of every node to be accepted, never above its parent's: [nodes]."""
+        """The chance of every node to be accepted, never above its parent's or an earlier sibling's: [nodes].
+
+        So the nodes that are looked at are the first of their siblings, which rejection sampling rests on.
+        """
         shape = tree.shape
         everything = self._all[sampled]
         usual = (everything.came + _TRUST) / (everything.hoped + _TRUST)
         scores = [1.0]
+        least = [1.0] * (1 + len(tree))  # of the children of each node so far
         for parent, depth, rank, on_spine, confidence in zip(
             tree.parents.tolist(), shape.depths[1:], shape.ranks, shape.parent_on_spine, shape.confidence, strict=True
         ):
-            scores.append(scores[parent] * self._like(sampled, on_spine, depth, rank).chance(confidence, usual))
+            score = scores[parent] * self._like(sampled, on_spine, depth, rank).chance(confidence, usual)
+            least[parent] = min(least[parent], score)
+            scores.append(least[parent])
         return scores[1:]
 
     def observe(self, tree: TokenTree, tokens: list[int], *, sampled: bool) -> None:

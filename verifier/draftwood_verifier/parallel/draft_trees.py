@@ -3,6 +3,10 @@
 A rank finds the best candidates among its own tokens; one gather brings all of them to rank 0, which merges them and
 grows the trees. How much is gathered depends on wishes and rows alone, never on logits.
 
+For rejection sampling, trees at temperature > 0 are drawn: noise that nobody else knows puts each depth's tokens in an
+order, which is one of draws without replacement (the Gumbel top-k trick; Kool et al. 2019), and the tree has the shape
+that the depth's probabilities, in falling order, would give it. So its shape tells nothing about its tokens.
+
 Shapes: R logit rows, v tokens of this rank, K candidates of a row.
 """
 
@@ -29,31 +33,56 @@ _Key = tuple[int, int]  # seed, position
 
 
 class DraftTreeBuilder:
-    """Builds from logits of which this rank has the tokens of `vocabulary`, of `vocab_size` in all."""
+    """Builds from logits of which this rank has the tokens of `vocabulary`, of `vocab_size` in all.
 
-    def __init__(self, vocabulary: slice, vocab_size: int, group: Group | None) -> None:
+    With `random` it draws the trees of sampled requests; `laws` [R, v] are the logits over temperature that those of
+    the last `build` were drawn from.
+    """
+
+    def __init__(
+        self, vocabulary: slice, vocab_size: int, group: Group | None, random: np.random.Generator | None = None
+    ) -> None:
+        self.laws = torch.zeros(0, int(vocabulary.stop - vocabulary.start))
         self._first, self._count = int(vocabulary.start), int(vocabulary.stop - vocabulary.start)
         self._vocab_size = vocab_size
         self._group = group
+        self._random = random
         self._noise: dict[_Key, NDArray[np.float32]] = {}
         self._older_noise: dict[_Key, NDArray[np.float32]] = {}
 
     def build(self, logits: torch.Tensor, wishes: Sequence[TreeWish]) -> list[TokenTree | None]:
         """logits [R, v], scribbled on -> a tree a wish; None where a row is not finite, and on ranks other than 0."""
-        noise = self._noise_of(wishes)
-        perturb(logits, wishes, lambda index, position: noise[wishes[index].seed or 0, position])
         count = candidates_needed(wishes, self._vocab_size)
-        if self._group is None:
-            candidates = top_candidates(logits, count)
+        if self._random is None:
+            noise = self._noise_of(wishes)
+            perturb(logits, wishes, lambda index, position: noise[wishes[index].seed or 0, position])
+            candidates = self._best(logits, count)
         else:
-            offered = self._group.gather(_offers(logits, count, self._first))
-            if not self._group.leads:
-                return [None] * len(wishes)
-            candidates = _merged(offered, count)
+            candidates = self._drawn(self._random, logits, wishes, count)
+        if candidates is None:
+            return [None] * len(wishes)
         return [
             None if arrays is None else TokenTree(token_ids=arrays[0], parents=arrays[1], log_probs=arrays[2])
             for arrays in grow_trees(candidates, wishes)
         ]
+
+    def _drawn(
+        self, random: np.random.Generator, logits: torch.Tensor, wishes: Sequence[TreeWish], count: int
+    ) -> Candidates | None:
+        """Tokens in the order in which they were drawn, with the probabilities of the tokens in falling order."""
+        temperatures = torch.tensor([wish.temperature for wish in wishes for _ in range(wish.depths)])[:, None]
+        hot = temperatures > 0
+        self.laws = logits.float() / torch.where(hot, temperatures, 1.0)
+        noise = torch.from_numpy(random.gumbel(size=self.laws.shape).astype(np.float32))
+        shape, drawn = self._best(self.laws, count), self._best(torch.where(hot, self.laws + noise, self.laws), count)
+        return shape and drawn and Candidates(log_probs=shape.log_probs, token_ids=drawn.token_ids)
+
+    def _best(self, logits: torch.Tensor, count: int) -> Candidates | None:
+        """The best of all ranks' tokens; None on ranks other than 0."""
+        if self._group is None:
+            return top_candidates(logits, count)
+        offered = self._group.gather(_offers(logits, count, self._first))
+        return _merged(offered, count) if self._group.leads else None
 
     def _noise_of(self, wishes: Sequence[TreeWish]) -> dict[_Key, NDArray[np.float32]]:
         """What was drawn for a rejected depth is wanted again next round, or one later when two groups take turns."""

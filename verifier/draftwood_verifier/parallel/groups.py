@@ -7,7 +7,7 @@ of rank 0 for as long as nobody asks for anything.
 
 from datetime import timedelta
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -22,6 +22,26 @@ _UNTIL_ASKED = timedelta(days=365)
 
 class GroupLost(RuntimeError):
     """The ranks can't go on together: this process has to end."""
+
+
+class Ranks(Protocol):
+    """What it takes to decide over rows of which every rank has its own tokens."""
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def leads(self) -> bool: ...
+    def gather(self, part: NDArray[np.float64]) -> NDArray[np.float64]: ...
+
+
+class Alone:
+    """One rank that has everything."""
+
+    rank = 0
+    leads = True
+
+    def gather(self, part: NDArray[np.float64]) -> NDArray[np.float64]:
+        return part[np.newaxis]
 
 
 class Group:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from draftwood_kernels.sample import SamplingParams
-from draftwood_verifier.parallel.groups import Group
+from draftwood_verifier.parallel.groups import Ranks
 
 _DIGIT_BITS = 8
 _LEVELS = 32 // _DIGIT_BITS
@@ -67,26 +67,26 @@ class Cut:
     mass: float  # of the prefix, all ranks together
 
 
-def truncate(rows: Sequence[WideRow], group: Group) -> None:
+def truncate(rows: Sequence[WideRow], ranks: Ranks) -> None:
     """Bring `kept` of every row to what its parameters say."""
     counted = [row for row in rows if row.params.top_k]
-    cuts = _cut(counted, [_Search(_COUNT, float(row.params.top_k)) for row in counted], group)
+    cuts = _cut(counted, [_Search(_COUNT, float(row.params.top_k)) for row in counted], ranks)
     left = {id(row): cut.mass for row, cut in zip(counted, cuts, strict=True)}
     weighed = [row for row in rows if row.params.top_p < 1]
-    _cut(weighed, [_Search(_MASS, row.params.top_p, of=left.get(id(row))) for row in weighed], group)
+    _cut(weighed, [_Search(_MASS, row.params.top_p, of=left.get(id(row))) for row in weighed], ranks)
 
 
-def _cut(rows: Sequence[WideRow], searches: "Sequence[_Search]", group: Group) -> list[Cut]:
+def _cut(rows: Sequence[WideRow], searches: "Sequence[_Search]", ranks: Ranks) -> list[Cut]:
     if not rows:
         return []
     for level in range(_LEVELS):
         mine = [row.digits(search.prefix, level) for row, search in zip(rows, searches, strict=True)]
-        of_ranks = group.gather(np.stack(mine))
+        of_ranks = ranks.gather(np.stack(mine))
         for index, search in enumerate(searches):
             search.narrow(of_ranks[:, index])
     cuts = [search.cut() for search in searches]
     for row, cut in zip(rows, cuts, strict=True):
-        row.end_at(cut, group.rank)
+        row.end_at(cut, ranks.rank)
     return cuts
 
 
