@@ -45,6 +45,11 @@ class Backlog:
         self._round = 0
         self._nodes_verified = 0
 
+    @property
+    def is_current(self) -> bool:
+        """Nothing is held but the last commit."""
+        return len(self._rows) <= 1 and not self._chunks
+
     def hold_chunk(self, start: int, features: Features) -> None:
         """Features of positions start and on, of a prefill or replay chunk."""
         self._chunks.append((start, features))

@@ -26,6 +26,7 @@ class Commit:
     asked_at: float  # time.monotonic when a draft for this round was asked for, and when it came; 0 when it was not
     answered_at: float
     waited: bool  # the round had to wait for the draft, or for its time to run out
+    behind: bool  # the drafter had more than the last commit to take in first
     finish_reason: FinishReason | None
 
     @property
@@ -52,6 +53,7 @@ def decide(sequence: Sequence, path: Path, *, tree: TokenTree) -> Commit:
         asked_at=draft.asked_at if draft and draft.asked_len == base_len else 0.0,
         answered_at=draft.answered_at if draft and draft.asked_len == base_len else 0.0,
         waited=draft is not None and draft.waits,
+        behind=draft is not None and draft.behind,
         finish_reason=finish_reason,
     )
 

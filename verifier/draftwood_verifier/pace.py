@@ -24,6 +24,8 @@ class Pace:
         if previous is None or not _only_decodes(previous):
             return
         waited = sum(commit.waited for commit in record.commits)
+        if waited and any(commit.behind for commit in record.commits):
+            return  # once, and it says nothing about the rounds to come
         if waited:
             tokens = sum(len(commit.tokens) for commit in record.commits)
             self._policy.grouping.saw(tokens, record.finished_at - previous.finished_at)
@@ -31,7 +33,7 @@ class Pace:
             return
         gap_s = record.started_at - previous.finished_at
         if waited:
-            self._policy.waits.observe(waited, gap_s)
+            self._policy.saw_wait(waited, gap_s, adaptive=record.decision is not None)
         else:
             self._policy.pauses.observe(sequences, gap_s)
         if waited and record.decision is not None and record.decision.nodes:

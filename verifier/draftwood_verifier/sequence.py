@@ -2,6 +2,7 @@
 
 import asyncio
 import enum
+import math
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -89,9 +90,9 @@ class Draft:
     """What a session knows about its drafter: the tree for its current length, and whether it pays to wait for one."""
 
     __slots__ = (
-        "_replays", "_sent_at", "answered", "answered_at", "ask_size", "asked_at", "asked_len", "backlog", "deadline",
-        "draft_row", "drafter", "group", "hidden_states", "lagging", "node_limit", "probing", "replay", "rerooted",
-        "tree", "waits",
+        "_replays", "_sent_at", "answered", "answered_at", "ask_size", "asked_at", "asked_len", "backlog", "behind",
+        "deadline", "draft_row", "drafter", "group", "hidden_states", "lagging", "node_limit", "probing", "replay",
+        "rerooted", "tree", "waits",
     )  # fmt: skip
 
     def __init__(self, drafter: Drafter, *, backlog: Backlog, node_limit: int, lagging: bool, group: int = 0) -> None:
@@ -107,6 +108,7 @@ class Draft:
         self.asked_len = 0  # the length that a tree was last asked for
         self.ask_size = 0  # sessions that were asked for together
         self.waits = False  # the round waits for the answer
+        self.behind = False  # the drafter had more than the last commit to take in before it could draft
         self.probing = False  # asked for to learn from: what comes is looked at whole, whatever it is worth
         self.answered = False  # the drafter has said what it has to say about the current length
         self.asked_at = self.answered_at = 0.0  # time.monotonic of the last ask, and of the answer to it
@@ -118,10 +120,12 @@ class Draft:
     def ask(self, length: int, now: float, *, size: int, wait_s: float, probing: bool = False) -> None:
         """A tree for `length` tokens is asked for, together with those of `size` sessions; wait_s 0: nobody waits."""
         self.probing = probing
+        self.behind = not self.backlog.is_current or not self._sent_at
         self.asked_len, self.waits, self.ask_size = length, wait_s > 0, size
         self.asked_at, self.answered_at = now, 0.0
         self.deadline = now + wait_s
-        self._sent_at[length] = now
+        # The first answer is about the prompt, and one to a drafter that is behind about all that it missed.
+        self._sent_at[length] = math.inf if self.behind else now
         if len(self._sent_at) > _TIMED_ROUNDS:
             del self._sent_at[next(iter(self._sent_at))]
 
@@ -142,12 +146,12 @@ class Draft:
         return False
 
     def late_answer(self, base_len: int, now: float, wait_s: float) -> float | None:
-        """An answer about an earlier length came: how long it took, None when nobody asked.
+        """An answer about an earlier length came: how long it took, None when that says nothing about later ones.
 
         A drafter quick enough to have been waited for is waited for again.
         """
         sent_at = self._sent_at.get(base_len)
-        if sent_at is None:
+        if sent_at is None or sent_at == math.inf:
             return None
         if self.lagging and now - sent_at < wait_s:
             self.lagging = False

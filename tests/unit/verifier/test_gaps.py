@@ -14,6 +14,12 @@ def test_unknown_sizes_are_guessed_hopefully() -> None:
     assert GapTable().seconds(3) < 0.005
 
 
+def test_a_smaller_batch_is_never_the_slower_one() -> None:
+    gaps = GapTable({1: 0.09, 4: 0.02, 16: 0.03})
+    assert [gaps.seconds(batch) for batch in (1, 2, 3, 4, 10)] == [0.02, 0.02, 0.02, 0.02, pytest.approx(0.025)]
+    assert GapTable({4: 0.05, 8: 0.01}).seconds(1) == 0.01
+
+
 def test_first_samples_are_averaged() -> None:
     gaps = GapTable()
     for sample in (0.1, 0.2, 0.3):
@@ -37,9 +43,9 @@ def test_bounds_from_outside_only_lower() -> None:
     gaps.lower(8, 0.02)
     assert gaps.seconds(8) == 0.02
     gaps.lower(2, 0.3)
-    assert gaps.seconds(2) == 0.3
+    assert gaps.known == {8: 0.02, 2: 0.3}
     gaps.lower(2, 0.15)
-    assert gaps.seconds(8) == pytest.approx(0.01)  # what is twice as quick for two is so for eight
+    assert gaps.known[8] == pytest.approx(0.01)  # what is twice as quick for two is so for eight
     late = GapTable({8: 0.2})
     late.lower(2, 0.001)
     assert late.seconds(8) == pytest.approx(0.008)  # four times the sequences, at most eight times as long

@@ -38,7 +38,7 @@ class Machine:
             self._learn()
         trees = [random_tree(self.random, 10) for _ in range(sequences)]
         allocation, decision = self.policy.choose(trees, [False] * sequences, self.batch, pinned_nodes=0, waited=True)
-        self.policy.waits.observe(sequences, self.wait_s)
+        self.policy.saw_wait(sequences, self.wait_s, adaptive=True)
         self.policy.costs.observe(sequences, allocation.nodes, 100.0, STEP_S)
         tokens = sequences * (1 + self.right * (allocation.nodes > 0))
         self.policy.saw_outcome(decision, tokens=tokens, seconds=self.wait_s + STEP_S)

@@ -34,6 +34,7 @@ def make_commit(*, waited: bool, asked_at: float, answered_at: float) -> Commit:
         asked_at=asked_at,
         answered_at=answered_at,
         waited=waited,
+        behind=False,
         finish_reason=None,
     )
 

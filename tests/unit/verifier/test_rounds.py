@@ -51,6 +51,7 @@ def commit(**fields: Any) -> Commit:
         "nodes": [0, 2, 3],
         "has_drafter": True,
         "waited": True,
+        "behind": False,
         "asked_at": 9.99,
         "answered_at": 10.02,
         "finish_reason": None,

@@ -1,8 +1,9 @@
 """What one step costs, as this very process measures it: C(decoding sequences, draft nodes, context).
 
-A grid of seconds, linear in between and beyond. Every step moves the corners around its own point, so the table follows
-the machine; what was never run keeps what the start-up measurement or the prior said. Plain lists: a look-up is a few
-microseconds, where arrays of this size take fifty.
+A grid of seconds, linear in between and beyond, times a scale that all of it shares: the machine as it is now, with
+whatever else runs on it. Every step moves both, the scale and the corners around its own point; so two costs can be
+compared though one of them has not been seen for a while. A point that was hardly ever run learns mostly for itself,
+one that is run all the time mostly for all. Plain lists: arrays of this size take longer.
 """
 
 from bisect import bisect_right
@@ -11,9 +12,12 @@ from itertools import accumulate, product
 
 # Draft nodes of a whole step at which costs are known and between which the budget chooses.
 NODE_EDGES = (0, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
-# Parts of a surprise that the table takes over. What disturbs a machine only ever makes it slower: a quicker step is
-# believed, a slower one little by little, and as twice the expected one at the utmost.
-_QUICKER_RATE, _SLOWER_RATE = 0.5, 0.15
+# Parts of a surprise, relative to what was expected, that the scale and a point that was often run take over. What
+# disturbs a machine only ever makes it slower: a step counts as half as long again as expected at the utmost.
+_SCALE_RATE, _OWN_RATE = 0.12, 0.05
+_MOST = 1.5
+# What a point that was never run weighs against one that was run once, where they contradict each other.
+_UNSEEN = 0.1
 _SHORTEST_S = 1e-6
 # Before anything is known: a fixed part, and so much for every row.
 _PRIOR_STEP_S = 2e-3
@@ -37,45 +41,78 @@ class Axes:
 
 
 class CostTable:
-    """seconds [context][sequences][nodes] over `axes`."""
+    """seconds [context][sequences][nodes] over `axes`, at scale 1."""
 
     def __init__(self, axes: Axes, seconds: Seconds | None = None) -> None:
         self.axes = axes
-        self.seconds = seconds or [
-            [[_PRIOR_STEP_S + _PRIOR_ROW_S * (s + n) for n in axes.nodes] for s in axes.sequences] for _ in axes.context
-        ]
+        self.scale = 1.0
+        prior = [[_PRIOR_STEP_S + _PRIOR_ROW_S * (s + n) for n in axes.nodes] for s in axes.sequences]
+        self.seconds = [[_never_falling(line) for line in plane] for plane in seconds or [prior] * len(axes.context)]
+        self._seen = [[[0.0] * len(axes.nodes) for _ in axes.sequences] for _ in axes.context]  # steps at each point
 
     def curve(self, sequences: int, context: float) -> list[float]:
         """Seconds at each of `axes.nodes`, never falling; index 0 is the plain step."""
-        corners = list(_corners(self.axes.context, context, self.axes.sequences, sequences))
-        rows = [self.seconds[i][j] for i, j, _ in corners]
-        weights = [weight for _, _, weight in corners]
-        curve = (sum(w * s for w, s in zip(weights, column, strict=True)) for column in zip(*rows, strict=True))
-        # Fewer nodes are not dearer: where they seem to be, the machine was disturbed when they were measured.
-        falling = accumulate(reversed(list(curve)), min)
-        return [max(_SHORTEST_S, seconds) for seconds in reversed(list(falling))]
+        corners = _corners(self.axes.context, context, self.axes.sequences, sequences)
+        seconds, weights = [0.0] * len(self.axes.nodes), [_UNSEEN] * len(self.axes.nodes)
+        for i, j, weight in corners:
+            line, seen = self.seconds[i][j], self._seen[i][j]
+            for k in range(len(seconds)):
+                seconds[k] += weight * line[k]
+                weights[k] += abs(weight) * seen[k]
+        return [max(_SHORTEST_S, self.scale * value) for value in _settled(seconds, weights)]
 
     def cost(self, sequences: int, nodes: int, context: float) -> float:
         """Seconds of one step."""
+        return self.scale * self._unscaled(sequences, nodes, context)
+
+    def observe(self, sequences: int, nodes: int, context: float, seconds: float) -> None:
+        """Learn from a step."""
+        base = self._unscaled(sequences, nodes, context)
+        surprise = min(seconds / (self.scale * base), _MOST) - 1
+        # Beyond the grid the nearest line learns.
+        corners = [
+            (i, j, k, max(weight, 0.0) * max(node_weight, 0.0))
+            for i, j, weight in _corners(self.axes.context, context, self.axes.sequences, sequences)
+            for k, node_weight in _between(self.axes.nodes, nodes)
+        ]
+        seen = sum(self._seen[i][j][k] * weight for i, j, k, weight in corners)
+        own = max(_OWN_RATE, 1 / (2 + seen))
+        self.scale *= 1 + (1 - own) * _SCALE_RATE * surprise
+        share = own * surprise * base / sum(weight * weight for *_, weight in corners)
+        for i, j, k, weight in corners:
+            self.seconds[i][j][k] = max(_SHORTEST_S, self.seconds[i][j][k] + share * weight)
+            self._seen[i][j][k] += weight
+
+    def settled(self) -> Seconds:
+        """`seconds` without contradictions: more nodes never take less."""
+        return [
+            [_settled(line, [_UNSEEN + n for n in seen]) for line, seen in zip(plane, seen_plane, strict=True)]
+            for plane, seen_plane in zip(self.seconds, self._seen, strict=True)
+        ]
+
+    def _unscaled(self, sequences: int, nodes: int, context: float) -> float:
         (low, low_weight), (high, high_weight) = _between(self.axes.nodes, nodes)
         corners = _corners(self.axes.context, context, self.axes.sequences, sequences)
         lines = ((self.seconds[i][j], weight) for i, j, weight in corners)
         return max(_SHORTEST_S, sum(w * (low_weight * s[low] + high_weight * s[high]) for s, w in lines))
 
-    def observe(self, sequences: int, nodes: int, context: float, seconds: float) -> None:
-        """Learn from a step."""
-        expected = self.cost(sequences, nodes, context)
-        surprise = min(seconds, 2 * expected) - expected
-        rate = _SLOWER_RATE if surprise > 0 else _QUICKER_RATE
-        # Beyond the grid the nearest line learns.
-        corners = [
-            (self.seconds[i][j], k, max(weight, 0.0) * max(node_weight, 0.0))
-            for i, j, weight in _corners(self.axes.context, context, self.axes.sequences, sequences)
-            for k, node_weight in _between(self.axes.nodes, nodes)
-        ]
-        share = rate * surprise / sum(weight * weight for _, _, weight in corners)
-        for line, k, weight in corners:
-            line[k] = max(_SHORTEST_S, line[k] + share * weight)
+
+def _never_falling(line: list[float]) -> list[float]:
+    """Fewer nodes are not dearer: where they seem to be, the machine was disturbed when they were measured."""
+    return list(accumulate(reversed(line), min))[::-1]
+
+
+def _settled(line: list[float], weights: list[float]) -> list[float]:
+    """The never falling line nearest to `line`, in squares by `weights` (pool adjacent violators)."""
+    pools: list[tuple[float, float, int]] = []  # mean, weight, points
+    for value, weight in zip(line, weights, strict=True):
+        mean, total, count = value, weight, 1
+        while pools and pools[-1][0] > mean:
+            before, its_weight, its_count = pools.pop()
+            mean = (before * its_weight + mean * total) / (its_weight + total)
+            total, count = total + its_weight, count + its_count
+        pools.append((mean, total, count))
+    return [mean for mean, _, count in pools for _ in range(count)]
 
 
 def _corners(one: tuple[int, ...], x: float, other: tuple[int, ...], y: float) -> list[tuple[int, int, float]]:

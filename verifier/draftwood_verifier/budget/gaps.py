@@ -14,8 +14,8 @@ _LONGEST = 2.0
 class GapTable:
     """Seconds at powers of two of the batch, linear in between.
 
-    A batch larger than any that was measured is taken to be as quick as the largest that was: the hopeful guess, which
-    a trial then corrects.
+    A batch is never taken to be slower than a larger one that was measured; one larger than any is taken to be as quick
+    as the largest: the hopeful guesses, which a trial then corrects.
     """
 
     def __init__(self, known: dict[int, float] | None = None) -> None:
@@ -28,10 +28,11 @@ class GapTable:
         below = [size for size in self.known if size <= batch]
         above = [size for size in self.known if size >= batch]
         if not below or not above:
-            return self.known[max(below)] if below else self.known[min(above)]
+            return self.known[max(below)] if below else min(self.known[size] for size in above)
         low, high = max(below), min(above)
         share = (batch - low) / (high - low) if high > low else 0.0
-        return self.known[low] * (1 - share) + self.known[high] * share
+        own = self.known[low] * (1 - share) + self.known[high] * share
+        return min(own, *(self.known[size] for size in above))
 
     def knows(self, batch: int) -> bool:
         """Whether a batch of about this size was measured."""

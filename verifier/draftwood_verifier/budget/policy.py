@@ -21,8 +21,9 @@ from draftwood_verifier.budget.profile import Profile
 from draftwood_wire.tree import TokenTree
 
 _LOG = logging.getLogger(__name__)
-# Rounds that speculation gets to show what it gives, once it is on.
-_TRIAL_ROUNDS = 6
+# Rounds whose drafts were timed that speculation gets to show what it gives, once it is on; and rounds in any case.
+# Not all can be timed: prompts run along, or the drafter has to catch up first.
+_TRIAL_ROUNDS, _LONGEST_TRIAL = 6, 24
 # Plain rounds before the next look at what drafting would give, enough to refresh the plain side of the costs; they
 # double while it would give too little.
 _FIRST_PAUSE = 16
@@ -86,6 +87,7 @@ class Policy:
         self._clock = 0  # rounds in all
         self._seen_at = 0  # when the last tree came
         self._rounds = 0  # since speculation went on or off
+        self._timed = 0  # of them, those whose wait was timed
         self._pause = _FIRST_PAUSE
         self._next_look = 0
         self._size = 0
@@ -108,7 +110,7 @@ class Policy:
         self.waits = GapTable()
         self.grouping.start_over()
         self.speculating = True
-        self._rounds, self._pause = 0, _FIRST_PAUSE
+        self._rounds, self._timed, self._pause, self._size = 0, 0, _FIRST_PAUSE, 0
         self._promised = self._given = 0.0
 
     def next_ask(self, batch: Batch) -> Ask:
@@ -149,10 +151,15 @@ class Policy:
 
     def saw_tree(self, tree: TokenTree, *, sampled: bool) -> None:
         """A tree has come, in time or not."""
-        self.profile.observe(self.calibration.scores(tree, sampled=sampled), sampled=sampled)
+        self.profile.observe(tree, self.calibration, sampled=sampled)
         self._seen_at = self._clock
         if not self.speculating:
             self._next_look = min(self._next_look, self._rounds + _ANSWERED_ROUNDS)
+
+    def saw_wait(self, batch: int, seconds: float, *, adaptive: bool) -> None:
+        """A step came so long after the last because `batch` sessions waited for drafts, some in mode auto or none."""
+        self.waits.observe(batch, seconds)
+        self._timed += adaptive
 
     def saw_late_answer(self, batch: int, seconds: float) -> None:
         """A tree for one of `batch` sessions came after the round had gone on without it."""
@@ -166,14 +173,19 @@ class Policy:
         self._promised += _OUTCOME_RATE * (decision.rate * seconds - self._promised)
         self._given += _OUTCOME_RATE * (tokens - self._given)
 
+    @property
+    def _on_trial(self) -> bool:
+        return self._timed < _TRIAL_ROUNDS and self._rounds < _LONGEST_TRIAL
+
     def _while_speculating(self, batch: Batch) -> Ask:
         if self._rounds % _PLAIN_EVERY == 0:
             return Ask.NOTHING
-        if self._rounds < _TRIAL_ROUNDS:
+        # A trial was promised something for a batch of its size; the first one is for whatever comes.
+        if self._on_trial and self._size in (0, _size(batch)):
             return Ask.DRAFT
         if self.speculative_rate(batch) >= self.plain_rate(batch) * (1 + self.shortfall / 2):
             return Ask.DRAFT
-        self._pause = min(2 * self._pause, _LONGEST_PAUSE) if self._rounds < 4 * _TRIAL_ROUNDS else _FIRST_PAUSE
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE) if self._rounds <= _LONGEST_TRIAL else _FIRST_PAUSE
         self._turn(on=False, batch=batch)
         return Ask.NOTHING
 
@@ -183,6 +195,7 @@ class Policy:
             return Ask.NOTHING
         self._size = _size(batch)
         self._pause = _FIRST_PAUSE if resized else self._pause
+        self.profile.score_again(self.calibration)
         wanted = self.plain_rate(batch) * (1 + self.shortfall)
         if self.speculative_rate(batch, wait_share=1.0 if resized else _HOPE) > wanted:
             self._turn(on=True, batch=batch)
@@ -203,7 +216,7 @@ class Policy:
         )
         self.speculating = on
         self.grouping.start_over()
-        self._rounds = 0
+        self._rounds = self._timed = 0
         self._next_look = self._pause
         self._size = _size(batch)
 

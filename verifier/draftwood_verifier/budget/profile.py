@@ -1,10 +1,17 @@
 """How many tokens a tree of n nodes has been worth lately, before the next one is there."""
 
+from collections import deque
+
 import numpy as np
 from numpy.typing import NDArray
 
+from draftwood_verifier.budget.calibration import Calibration
+from draftwood_wire.tree import TokenTree
+
 _NODES = 64
 _RATE = 0.06
+# Trees of each kind that are kept, to be scored again when more is known.
+_KEPT = 32
 # Before the first tree: two in three guesses right, one after the other.
 _PRIOR_CHANCE = 0.67
 
@@ -17,19 +24,34 @@ class Profile:
         self._curves = np.stack([prior, prior])
         self._counts = [0, 0]
         self._numbers = np.arange(_NODES + 1)
+        self._kept: tuple[deque[TokenTree], deque[TokenTree]] = deque(maxlen=_KEPT), deque(maxlen=_KEPT)
 
-    def observe(self, scores: list[float], *, sampled: bool) -> None:
-        """Calibrated scores of one tree's nodes."""
-        best = np.zeros(_NODES + 1)
-        count = min(len(scores), _NODES)
-        best[1 : count + 1] = sorted(scores, reverse=True)[:count]
+    def observe(self, tree: TokenTree, calibration: Calibration, *, sampled: bool) -> None:
+        """A tree has come."""
+        self._kept[sampled].append(tree)
         self._counts[sampled] += 1
         # A plain mean first, so that the prior is gone after the first tree.
         rate = max(_RATE, 1 / self._counts[sampled])
-        self._curves[int(sampled)] += rate * (best.cumsum() - self._curves[int(sampled)])
+        worth = _worth(calibration.scores(tree, sampled=sampled))
+        self._curves[int(sampled)] += rate * (worth - self._curves[int(sampled)])
+
+    def score_again(self, calibration: Calibration) -> None:
+        """The latest trees by what is known now: they came before it was known what would become of them."""
+        for sampled, trees in enumerate(self._kept):
+            if trees:
+                worths = [_worth(calibration.scores(tree, sampled=bool(sampled))) for tree in trees]
+                self._curves[sampled] = np.mean(worths, axis=0)
 
     def tokens(self, nodes: NDArray[np.float64], sampled_share: float) -> NDArray[np.float64]:
         """Accepted nodes that a sequence can expect of `nodes` [E] looked at."""
         curve = self._curves[0] * (1 - sampled_share) + self._curves[1] * sampled_share
         accepted: NDArray[np.float64] = np.interp(nodes, self._numbers, curve)
         return accepted
+
+
+def _worth(scores: list[float]) -> NDArray[np.float64]:
+    """Sums of the 0.._NODES best scores."""
+    best = np.zeros(_NODES + 1)
+    count = min(len(scores), _NODES)
+    best[1 : count + 1] = sorted(scores, reverse=True)[:count]
+    return best.cumsum()

@@ -39,7 +39,7 @@ def save(policy: Policy, path: Path) -> None:
     content = {
         "version": _VERSION,
         "axes": {"sequences": axes.sequences, "nodes": axes.nodes, "context": axes.context},
-        "seconds": policy.costs.seconds,
+        "seconds": policy.costs.settled(),
         "pauses": policy.pauses.known,
     }
     path.parent.mkdir(parents=True, exist_ok=True)
