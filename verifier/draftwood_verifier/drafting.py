@@ -268,7 +268,7 @@ class DrafterPool:
                 draft.tree, draft.rerooted = below, True  # until the answer about the current length comes
         took_s = draft.late_answer(base_len, came_at, self._wait_s)
         if sequence.adaptive and took_s is not None:
-            self.policy.saw_late_answer(draft.ask_size, took_s)
+            self.policy.saw_late_answer(draft.ask_size, took_s, came_at)
 
     def _in_demand(self, sequence: Sequence) -> bool:
         return not sequence.adaptive or self.policy.speculating

@@ -15,6 +15,7 @@ class Pace:
     def step_done(self, record: StepRecord) -> None:
         previous, self._previous = self._previous, record
         if not _only_decodes(record):
+            self._policy.saw_mixed_step(record.finished_at)
             return
         sequences = len(record.segments)
         step_s = record.finished_at - record.started_at
@@ -35,7 +36,7 @@ class Pace:
         if waited:
             self._policy.saw_wait(waited, gap_s, adaptive=record.decision is not None)
         else:
-            self._policy.pauses.observe(sequences, gap_s)
+            self._policy.saw_pause(sequences, gap_s)
         if waited and record.decision is not None and record.decision.nodes:
             self._policy.saw_outcome(record.decision, tokens=tokens, seconds=gap_s + step_s)
 

@@ -28,10 +28,10 @@ class Machine:
         ask = self.policy.next_ask(self.batch)
         self.asks.append(ask)
         if ask is not Ask.DRAFT:
-            self.policy.pauses.observe(sequences, 1e-4)
+            self.policy.saw_pause(sequences, 1e-4)
             self.policy.costs.observe(sequences, 0, 100.0, STEP_S)
             if ask is Ask.PROBE:
-                self.policy.saw_late_answer(min(2, sequences), self.wait_s)
+                self.policy.saw_late_answer(min(2, sequences), self.wait_s, now=0.0)
                 self._learn()
             return
         for _ in range(sequences):
@@ -110,6 +110,56 @@ def test_a_smaller_batch_is_a_reason_to_think_again() -> None:
     policy.waits.observe(1, 0.002)
     alone = Machine(policy, wait_s=0.002, right=3, batch=1)
     assert alone.rounds(40).count(Ask.DRAFT) > 15
+
+
+def test_speculation_that_was_promised_for_few_is_no_trial_for_many() -> None:
+    policy = make_policy()
+    policy.waits.observe(1, 0.002)
+    policy.waits.observe(8, 0.2)
+    policy.speculating = False
+    alone = Machine(policy, wait_s=0.002, right=3, batch=1)
+    for _ in range(100):
+        if not policy.speculating:
+            alone.round()
+    assert policy.speculating
+    assert Ask.DRAFT not in Machine(policy, wait_s=0.2, right=3, batch=8).rounds(10)
+
+
+def test_a_machine_that_slows_down_is_no_reason_to_speculate() -> None:
+    policy = make_policy()
+    machine = Machine(policy, wait_s=0.03, right=3)  # four tokens take as long as four plain steps
+    machine.rounds(200)
+    batch = machine.batch
+    before = policy.speculative_rate(batch) / policy.plain_rate(batch)
+    for _ in range(10):
+        policy.costs.observe(1, 0, 100.0, 3 * STEP_S)
+    assert policy.costs.scale > 1.3
+    assert policy.speculative_rate(batch) / policy.plain_rate(batch) == pytest.approx(before, rel=0.2)
+
+
+def test_answers_that_came_beside_prompts_are_not_timed() -> None:
+    policy = make_policy()
+    policy.saw_mixed_step(10.0)
+    policy.saw_late_answer(4, 0.3, now=10.2)
+    assert not policy.waits.known
+    policy.saw_late_answer(4, 0.3, now=10.4)
+    assert policy.waits.known == {4: 0.3}
+
+
+def test_trees_are_worth_what_is_known_now_not_when_they_came() -> None:
+    policy = make_policy()
+    policy.speculating = False
+    machine = Machine(policy, wait_s=0.002, right=0)
+    trees = [random_tree(machine.random, 10) for _ in range(8)]
+    for tree in trees:
+        policy.saw_tree(tree, sampled=False)
+    before = policy.profile.tokens(np.array([8.0]), 0.0)
+    for tree in trees * 8:
+        policy.calibration.observe(tree, [-1], sampled=False)
+    assert policy.profile.tokens(np.array([8.0]), 0.0) == before
+    machine.rounds(40)  # with a look, after 16
+    assert policy.profile.tokens(np.array([8.0]), 0.0) < before / 3
+    assert not policy.speculating
 
 
 def test_waits_are_bounded_by_what_is_usual() -> None:

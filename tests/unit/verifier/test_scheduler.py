@@ -253,3 +253,20 @@ def test_a_lagging_drafter_is_waited_for_again_once_it_is_quick_enough() -> None
     assert not own.awaited(0.55)
     own.late_answer(12, 0.56, 0.2)
     assert own.awaited(0.56)
+
+
+def test_an_answer_that_took_the_drafter_more_than_a_commit_is_not_timed() -> None:
+    own = Draft(Quiet(), backlog=backlog(0), node_limit=4, lagging=False)
+    features = np.zeros((1, 2), np.float32)
+    ask(own, 10, 0.0, 0.2)
+    assert own.behind
+    assert own.late_answer(10, 0.9, 0.2) is None  # about the whole prompt
+    own.backlog.hold_tokens(1, [1], features, 0)
+    ask(own, 11, 1.0, 0.2)
+    assert not own.behind
+    assert own.late_answer(11, 1.1, 0.2) == pytest.approx(0.1)
+    own.backlog.hold_tokens(2, [1], features, 0)
+    ask(own, 12, 2.0, 0.2)
+    assert own.behind
+    assert own.late_answer(12, 2.9, 0.2) is None
+    assert own.late_answer(13, 2.9, 0.2) is None  # nobody asked

@@ -77,6 +77,7 @@ class Policy:
 
     def __init__(self, costs: CostTable, *, pauses: GapTable | None = None, groups: int = 0) -> None:
         self.costs = costs
+        # At scale 1 of the costs: what slows steps down slows the rest of the loop down too, and mostly the drafts.
         self.waits = GapTable()  # from asking for drafts to the step that looks at them
         self.pauses = pauses or GapTable()  # from a step to the next when nothing is waited for
         self.calibration = Calibration()
@@ -86,11 +87,12 @@ class Policy:
         self._edges = np.array(costs.axes.nodes, np.float64)
         self._clock = 0  # rounds in all
         self._seen_at = 0  # when the last tree came
+        self._mixed_at = -math.inf  # time.monotonic of the last step that did not only decode
         self._rounds = 0  # since speculation went on or off
         self._timed = 0  # of them, those whose wait was timed
         self._pause = _FIRST_PAUSE
         self._next_look = 0
-        self._size = 0
+        self._size: int | None = None  # of the batch that the last decision was about
         self._promised = self._given = 0.0
 
     @property
@@ -103,14 +105,14 @@ class Policy:
         """How long a round in mode auto waits for its drafts."""
         if not self.waits.knows(batch):
             return limit_s
-        return min(limit_s, max(_LEAST_WAIT_S, _PATIENCE * self.waits.seconds(batch)))
+        return min(limit_s, max(_LEAST_WAIT_S, _PATIENCE * self._wait_s(batch)))
 
     def drafters_changed(self) -> None:
         """One has come or gone: what the last ones took says nothing about the next, which gets its trial."""
         self.waits = GapTable()
         self.grouping.start_over()
         self.speculating = True
-        self._rounds, self._timed, self._pause, self._size = 0, 0, _FIRST_PAUSE, 0
+        self._rounds, self._timed, self._pause, self._size = 0, 0, _FIRST_PAUSE, None
         self._promised = self._given = 0.0
 
     def next_ask(self, batch: Batch) -> Ask:
@@ -122,13 +124,13 @@ class Policy:
     def plain_rate(self, batch: Batch) -> float:
         """Predicted tokens a second without any draft."""
         curve = self.costs.curve(batch.sequences, batch.context)
-        return batch.sequences / (curve[0] + self.pauses.seconds(batch.sequences))
+        return batch.sequences / (curve[0] + self._pause_s(batch.sequences))
 
     def speculative_rate(self, batch: Batch, *, wait_share: float = 1.0) -> float:
         """Predicted tokens a second with drafts for all in mode auto, at the best number of nodes."""
         accepted = batch.auto * self.profile.tokens(self._edges / max(1, batch.auto), batch.sampled)
         # The loop's own time passes in any case.
-        wait_s = max(wait_share * self.waits.seconds(batch.auto), self.pauses.seconds(batch.sequences))
+        wait_s = max(wait_share * self._wait_s(batch.auto), self._pause_s(batch.sequences))
         seconds = np.array(self.costs.curve(batch.sequences, batch.context)) + wait_s
         return float(((batch.sequences + accepted) / seconds).max())
 
@@ -137,14 +139,14 @@ class Policy:
     ) -> tuple[Allocation, Decision]:
         """The entries of each tree that this step looks at. `waited`: somebody had to wait for the trees."""
         curve = self.costs.curve(batch.sequences, batch.context)
-        pause_s = self.pauses.seconds(batch.sequences)
+        pause_s = self._pause_s(batch.sequences)
         allocation = allocate(
             [self.calibration.scores(tree, sampled=hot) for tree, hot in zip(trees, sampled, strict=True)],
             sequences=batch.sequences,
             pinned_nodes=pinned_nodes,
             edges=self.costs.axes.nodes,
             seconds=curve,
-            wait_s=self.waits.seconds(batch.auto) if waited else pause_s,
+            wait_s=self._wait_s(batch.auto) if waited else pause_s,
         )
         plain_rate = batch.sequences / (curve[0] + pause_s)
         return allocation, Decision(nodes=allocation.nodes, rate=allocation.rate, plain_rate=plain_rate)
@@ -158,20 +160,35 @@ class Policy:
 
     def saw_wait(self, batch: int, seconds: float, *, adaptive: bool) -> None:
         """A step came so long after the last because `batch` sessions waited for drafts, some in mode auto or none."""
-        self.waits.observe(batch, seconds)
+        self.waits.observe(batch, seconds / self.costs.scale)
         self._timed += adaptive
 
-    def saw_late_answer(self, batch: int, seconds: float) -> None:
+    def saw_pause(self, sequences: int, seconds: float) -> None:
+        """A step came so long after the last, and nobody waited for a draft."""
+        self.pauses.observe(sequences, seconds / self.costs.scale)
+
+    def saw_mixed_step(self, now: float) -> None:
+        """A step that did not only decode has ended."""
+        self._mixed_at = now
+
+    def saw_late_answer(self, batch: int, seconds: float, now: float) -> None:
         """A tree for one of `batch` sessions came after the round had gone on without it."""
-        if self.speculating:
-            self.waits.observe(batch, seconds)
-        else:
-            self.waits.lower(batch, seconds)
+        at_scale_1 = seconds / self.costs.scale
+        if not self.speculating:
+            self.waits.lower(batch, at_scale_1)
+        elif now - seconds > self._mixed_at:  # beside prompts everything takes longer
+            self.waits.observe(batch, at_scale_1)
 
     def saw_outcome(self, decision: Decision, *, tokens: int, seconds: float) -> None:
         """What a step with drafts gave, its wait included."""
         self._promised += _OUTCOME_RATE * (decision.rate * seconds - self._promised)
         self._given += _OUTCOME_RATE * (tokens - self._given)
+
+    def _wait_s(self, batch: int) -> float:
+        return self.costs.scale * self.waits.seconds(batch)
+
+    def _pause_s(self, sequences: int) -> float:
+        return self.costs.scale * self.pauses.seconds(sequences)
 
     @property
     def _on_trial(self) -> bool:
@@ -181,7 +198,7 @@ class Policy:
         if self._rounds % _PLAIN_EVERY == 0:
             return Ask.NOTHING
         # A trial was promised something for a batch of its size; the first one is for whatever comes.
-        if self._on_trial and self._size in (0, _size(batch)):
+        if self._on_trial and self._size in (None, _size(batch)):
             return Ask.DRAFT
         if self.speculative_rate(batch) >= self.plain_rate(batch) * (1 + self.shortfall / 2):
             return Ask.DRAFT
