@@ -1,6 +1,7 @@
 """DrafterService over real gRPC, and the drafter as a process."""
 
 import asyncio
+import dataclasses
 import json
 import signal
 import subprocess
@@ -16,7 +17,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from draftwood_drafter.__main__ import make_engine, make_hello
-from draftwood_drafter.config import DrafterConfig
+from draftwood_drafter.config import DrafterConfig, Head
 from draftwood_drafter.engine import DraftEngine
 from draftwood_drafter.servicer import DrafterServicer
 from draftwood_drafter.session import DraftParams, FeatureRows, Shape
@@ -159,6 +160,18 @@ def test_bad_requests_name_the_field(config: DrafterConfig, engine: DraftEngine,
         await stub.Draft(request())
 
     ask(config, engine, question)
+
+
+def test_without_a_head_there_is_no_tree(config: DrafterConfig) -> None:
+    headless = dataclasses.replace(config, head=Head.VERIFIER)
+
+    async def question(stub: Any) -> None:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stub.Draft(request())
+        assert caught.value.code() == grpc.StatusCode.FAILED_PRECONDITION
+        assert "--head verifier" in str(caught.value.details())
+
+    ask(headless, make_engine(headless), question)
 
 
 def test_info(config: DrafterConfig, engine: DraftEngine) -> None:

@@ -52,7 +52,7 @@ def decide(sequence: Sequence, path: Path, *, tree: TokenTree) -> Commit:
         has_drafter=draft is not None,
         asked_at=draft.asked_at if draft and draft.asked_len == base_len else 0.0,
         answered_at=draft.answered_at if draft and draft.asked_len == base_len else 0.0,
-        waited=draft is not None and draft.waits,
+        waited=draft is not None and draft.held_up,
         behind=draft is not None and draft.behind,
         finish_reason=finish_reason,
     )

@@ -90,9 +90,9 @@ class Draft:
     """What a session knows about its drafter: the tree for its current length, and whether it pays to wait for one."""
 
     __slots__ = (
-        "_replays", "_sent_at", "answered", "answered_at", "ask_size", "asked_at", "asked_len", "backlog", "behind",
-        "deadline", "draft_row", "drafter", "group", "hidden_states", "lagging", "node_limit", "probing", "replay",
-        "rerooted", "tree", "waits",
+        "_asked_lagging", "_replays", "_sent_at", "answered", "answered_at", "ask_size", "asked_at", "asked_len",
+        "backlog", "behind", "deadline", "draft_row", "drafter", "group", "hidden_states", "lagging", "node_limit",
+        "probing", "replay", "rerooted", "tree", "waits",
     )  # fmt: skip
 
     def __init__(self, drafter: Drafter, *, backlog: Backlog, node_limit: int, lagging: bool, group: int = 0) -> None:
@@ -114,6 +114,7 @@ class Draft:
         self.asked_at = self.answered_at = 0.0  # time.monotonic of the last ask, and of the answer to it
         self.deadline = 0.0
         self.replay: range | None = None  # positions whose features the drafter asked for and did not get yet
+        self._asked_lagging = False
         self._replays = 0
         self._sent_at: dict[int, float] = {}
 
@@ -121,6 +122,7 @@ class Draft:
         """A tree for `length` tokens is asked for, together with those of `size` sessions; wait_s 0: nobody waits."""
         self.probing = probing
         self.behind = not self.backlog.is_current or not self._sent_at
+        self._asked_lagging = self.lagging
         self.asked_len, self.waits, self.ask_size = length, wait_s > 0, size
         self.asked_at, self.answered_at = now, 0.0
         self.deadline = now + wait_s
@@ -135,6 +137,11 @@ class Draft:
         self.draft_row = -1
         self.rerooted = self.answered = False
         self.waits = self.waits and self.asked_len == length
+
+    @property
+    def held_up(self) -> bool:
+        """The round waited for the answer, or for its time to run out."""
+        return self.waits and not (self.lagging and self._asked_lagging)
 
     def awaited(self, now: float) -> bool:
         """Whether the round should still wait; a missed deadline ends the waiting for later rounds too."""

@@ -137,13 +137,15 @@ def test_a_machine_that_slows_down_is_no_reason_to_speculate() -> None:
     assert policy.speculative_rate(batch) / policy.plain_rate(batch) == pytest.approx(before, rel=0.2)
 
 
-def test_answers_that_came_beside_prompts_are_not_timed() -> None:
+def test_answers_that_came_beside_prompts_are_not_timed_again() -> None:
     policy = make_policy()
     policy.saw_mixed_step(10.0)
     policy.saw_late_answer(4, 0.3, now=10.2)
-    assert not policy.waits.known
-    policy.saw_late_answer(4, 0.3, now=10.4)
+    assert policy.waits.known == {4: 0.3}  # nothing better is known
+    policy.saw_late_answer(4, 0.5, now=10.2)
     assert policy.waits.known == {4: 0.3}
+    policy.saw_late_answer(4, 0.5, now=10.6)
+    assert policy.waits.known == {4: pytest.approx(0.4)}
 
 
 def test_trees_are_worth_what_is_known_now_not_when_they_came() -> None:

@@ -255,6 +255,16 @@ def test_a_lagging_drafter_is_waited_for_again_once_it_is_quick_enough() -> None
     assert own.awaited(0.56)
 
 
+def test_a_round_is_held_up_by_a_missed_deadline_and_not_by_a_drafter_that_lags() -> None:
+    own = Draft(Quiet(), backlog=backlog(0), node_limit=4, lagging=False)
+    ask(own, 10, 0.0, 0.2)
+    assert not own.awaited(0.2)
+    assert own.held_up
+    ask(own, 11, 0.3, 0.2)
+    assert not own.awaited(0.3)
+    assert not own.held_up
+
+
 def test_an_answer_that_took_the_drafter_more_than_a_commit_is_not_timed() -> None:
     own = Draft(Quiet(), backlog=backlog(0), node_limit=4, lagging=False)
     features = np.zeros((1, 2), np.float32)

@@ -176,7 +176,8 @@ class Policy:
         at_scale_1 = seconds / self.costs.scale
         if not self.speculating:
             self.waits.lower(batch, at_scale_1)
-        elif now - seconds > self._mixed_at:  # beside prompts everything takes longer
+        elif now - seconds > self._mixed_at or not self.waits.knows(batch):
+            # Beside prompts everything takes longer, but better that than nothing.
             self.waits.observe(batch, at_scale_1)
 
     def saw_outcome(self, decision: Decision, *, tokens: int, seconds: float) -> None:
