@@ -17,7 +17,7 @@ from draftwood.supervision import say
 _CONCURRENCY = (1, 2, 4, 8, 16, 32, 64)
 _MODES = ("plain", "chain", "tree-4", "tree-10", "tree-16", "auto")
 _WITHIN = 0.2
-_PROFILE = "pcie-8x-rtx-pro-6000-kimi-k2.6"
+_PROFILE = "cpu"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
