@@ -5,6 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import distributed
 
 from draftwood_verifier.parallel.groups import Group
@@ -12,6 +14,16 @@ from draftwood_verifier.parallel.groups import Group
 T = TypeVar("T")
 # A rank that waits for one that has failed gives up after this.
 TIMEOUT = timedelta(seconds=5)
+
+
+class CountingGroup(Group):
+    """Remembers the most numbers that a rank has put into one gather; set it to 0 first."""
+
+    largest = 0
+
+    def gather(self, part: NDArray[np.float64]) -> NDArray[np.float64]:
+        CountingGroup.largest = max(CountingGroup.largest, part.size)
+        return super().gather(part)
 
 
 def on_ranks(size: int, act: Callable[[Group], T], *, group_type: type[Group] = Group) -> list[T]:

@@ -10,7 +10,7 @@ from draftwood_verifier.parallel.draft_trees import DraftTreeBuilder, _merged, _
 from draftwood_verifier.parallel.groups import Group
 from draftwood_verifier.parallel.linear import Share
 from draftwood_wire.tree import TokenTree, check_tree
-from tests.unit.parallel.ranks import on_ranks
+from tests.unit.parallel.ranks import CountingGroup, on_ranks
 
 DEPTHS = 6
 TREE = TreeWish(depths=DEPTHS, position=40, is_chain=False, node_limit=24)
@@ -103,14 +103,6 @@ def test_noise_is_drawn_once_a_position(monkeypatch: pytest.MonkeyPatch) -> None
     for position, seed in ((4, 1), (20, 2), (5, 1), (22, 2), (5, 1)):
         build(position, seed)
     assert sorted(drawn) == [4, 5, 6, 7, 20, 21, 22, 23, 24]
-
-
-class CountingGroup(Group):
-    largest = 0
-
-    def gather(self, part: NDArray[np.float64]) -> NDArray[np.float64]:
-        CountingGroup.largest = max(CountingGroup.largest, part.size)
-        return super().gather(part)
 
 
 def test_no_rank_sees_a_whole_row() -> None:

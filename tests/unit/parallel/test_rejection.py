@@ -18,7 +18,7 @@ from draftwood_verifier.parallel.groups import Alone, Group, Ranks
 from draftwood_verifier.parallel.linear import Share
 from draftwood_verifier.parallel.rejection import DrawnWalk, RejectionSampler
 from draftwood_wire.tree import TokenTree
-from tests.unit.parallel.ranks import on_ranks
+from tests.unit.parallel.ranks import CountingGroup, on_ranks
 
 VOCAB = 8
 DEPTHS = 2
@@ -207,14 +207,6 @@ def test_a_broken_row_of_the_target_breaks_nobody(broken: float) -> None:
         for tokens, nodes in sampler.walk(torch.from_numpy(logits), drafts, walks):
             assert len(tokens) == len(nodes)
             assert all(0 <= token < VOCAB for token in tokens)
-
-
-class CountingGroup(Group):
-    largest = 0
-
-    def gather(self, part: NDArray[np.float64]) -> NDArray[np.float64]:
-        CountingGroup.largest = max(CountingGroup.largest, part.size)
-        return super().gather(part)
 
 
 def test_no_rank_sees_a_whole_row() -> None:

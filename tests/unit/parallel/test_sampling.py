@@ -10,7 +10,7 @@ from draftwood_kernels.walk_tree import TreeWalk, walk_trees
 from draftwood_verifier.parallel.groups import Group
 from draftwood_verifier.parallel.linear import Share
 from draftwood_verifier.parallel.sampling import NARROW, Paths, ShardedSampler
-from tests.unit.parallel.ranks import on_ranks
+from tests.unit.parallel.ranks import CountingGroup, on_ranks
 
 PARAMS = {
     "greedy": SamplingParams(temperature=0, top_k=5),
@@ -108,14 +108,6 @@ def test_broken_logits_break_no_rank(name: str, broken: float) -> None:
     drawn = draw_together(logits, asked, 3)
     assert drawn[:2] == expected[:2]
     assert all(0 <= path[0][0] < 300 for path in drawn[2:])
-
-
-class CountingGroup(Group):
-    largest = 0
-
-    def gather(self, part: NDArray[np.float64]) -> NDArray[np.float64]:
-        CountingGroup.largest = max(CountingGroup.largest, part.size)
-        return super().gather(part)
 
 
 @pytest.mark.parametrize(

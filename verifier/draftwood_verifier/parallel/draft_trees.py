@@ -70,10 +70,11 @@ class DraftTreeBuilder:
         self, random: np.random.Generator, logits: torch.Tensor, wishes: Sequence[TreeWish], count: int
     ) -> Candidates | None:
         """Tokens in the order in which they were drawn, with the probabilities of the tokens in falling order."""
-        temperatures = torch.tensor([wish.temperature for wish in wishes for _ in range(wish.depths)])[:, None]
+        rows = [wish.temperature for wish in wishes for _ in range(wish.depths)]
+        temperatures = torch.tensor(rows, device=logits.device)[:, None]
         hot = temperatures > 0
         self.laws = logits.float() / torch.where(hot, temperatures, 1.0)
-        noise = torch.from_numpy(random.gumbel(size=self.laws.shape).astype(np.float32))
+        noise = torch.from_numpy(random.gumbel(size=self.laws.shape).astype(np.float32)).to(logits.device)
         shape, drawn = self._best(self.laws, count), self._best(torch.where(hot, self.laws + noise, self.laws), count)
         return shape and drawn and Candidates(log_probs=shape.log_probs, token_ids=drawn.token_ids)
 
