@@ -209,6 +209,22 @@ def test_a_broken_row_of_the_target_breaks_nobody(broken: float) -> None:
             assert all(0 <= token < VOCAB for token in tokens)
 
 
+def test_what_is_not_a_number_is_never_drawn() -> None:
+    sampler = RejectionSampler(Alone(), slice(0, VOCAB), np.random.default_rng(0))
+    logits = TARGET[:2].copy()
+    logits[:, 3] = np.nan
+    tree = TreeWalk(
+        first_row=0,
+        token_ids=np.array([1], np.int32),
+        parents=np.array([0], np.int32),
+        position=9,
+        sampling=SAMPLING,
+    )
+    walks = [DrawnWalk(tree=tree, draft_row=0)] * 300
+    paths = sampler.walk(torch.from_numpy(logits), torch.from_numpy(DRAFT), walks)
+    assert 3 not in {token for tokens, _ in paths for token in tokens}
+
+
 def test_no_rank_sees_a_whole_row() -> None:
     CountingGroup.largest = 0
     vocab = 20_000

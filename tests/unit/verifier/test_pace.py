@@ -28,7 +28,7 @@ class Steps:
         )
         self.sequence = sequence()
         self._pace = Pace(self.policy)
-        self._now = 10.0
+        self.now = 10.0
 
     def step(
         self,
@@ -37,14 +37,14 @@ class Steps:
         kind: SegmentKind = SegmentKind.DECODE,
         decision: Decision | None = None,
     ) -> None:
-        started_at = self._now + pause_s
-        self._now = started_at + STEP_S
+        started_at = self.now + pause_s
+        self.now = started_at + STEP_S
         self._pace.step_done(
             StepRecord(
                 number=1,
                 started_at=started_at,
-                executed_at=self._now,
-                finished_at=self._now,
+                executed_at=self.now,
+                finished_at=self.now,
                 segments=[Segment(c.sequence, kind, 0, 1 + c.nodes_verified, 100) for c in commits],
                 commits=list(commits),
                 decision=decision,
@@ -110,6 +110,10 @@ def test_steps_with_other_work_teach_nothing(kind: SegmentKind) -> None:
     for _ in range(3):
         steps.step(steps.plain(), kind=kind)
     assert [line for lines in steps.policy.costs.seconds for line in lines] == before
+    # Nor do drafts that were under way meanwhile.
+    steps.policy.waits.observe(1, 0.01)
+    steps.policy.saw_late_answer(1, 0.05, steps.now + 0.01)
+    assert steps.policy.waits.known == {1: 0.01}
     steps.step(steps.plain())  # its pause was spent beside that work
     assert not steps.policy.pauses.known
 
