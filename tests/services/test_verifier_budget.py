@@ -1,6 +1,8 @@
 """Mode auto over real streams: drafts that pay are used, others cost next to nothing, and no token ever changes."""
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 from typing import Any
 
 import numpy as np
@@ -111,22 +113,29 @@ def test_what_was_held_back_comes_whole_when_drafts_are_wanted_again(monkeypatch
     run(body())
 
 
+@contextlib.asynccontextmanager
+async def never_asking(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Harness, ScriptedDrafter]]:
+    """A verifier that has a drafter, and never asks it for a draft in mode auto."""
+    target = FakeTarget(pages=256, page_size=4)
+    async with serving(target=target, pages=256) as harness, harness.drafter(wrong_script(target)) as drafter:
+        policy = await joined(harness)
+        policy.speculating = False
+        monkeypatch.setattr(policy, "next_ask", lambda _: Ask.NOTHING)
+        yield harness, drafter
+
+
 def test_a_session_holds_back_no_more_than_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("draftwood_verifier.drafting.HELD_LIMIT_BYTES", 10 * 16)  # ten rows of 2 layers of 2 floats
 
     async def body() -> None:
-        target = FakeTarget(pages=256, page_size=4)
-        async with serving(target=target, pages=256) as harness, harness.drafter(wrong_script(target)) as drafter:
-            policy = await joined(harness)
-            policy.speculating = False
-            monkeypatch.setattr(policy, "next_ask", lambda _: Ask.NOTHING)
+        async with never_asking(monkeypatch) as (harness, drafter):
             reply = await harness.generate(PROMPT, 50, **AUTO)
             await drafter.until(lambda: any(s.closed for s in drafter.sessions.values()))
             (session,) = drafter.sessions.values()
             assert len(session.tokens) > 30
             assert session.tokens == (PROMPT + reply.tokens)[: len(session.tokens)]
             assert all(c.nodes_wanted == 0 for c in session.commits)
-            _check_features(session, target)
+            _check_features(session, harness.target)
 
     run(body())
 
@@ -135,11 +144,7 @@ def test_a_long_prompt_does_not_wait_on_the_verifier(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("draftwood_verifier.drafting.HELD_LIMIT_BYTES", 40 * 16)  # forty rows
 
     async def body() -> None:
-        target = FakeTarget(pages=256, page_size=4)
-        async with serving(target=target, pages=256) as harness, harness.drafter(wrong_script(target)) as drafter:
-            policy = await joined(harness)
-            policy.speculating = False
-            monkeypatch.setattr(policy, "next_ask", lambda _: Ask.NOTHING)
+        async with never_asking(monkeypatch) as (harness, drafter):
             # Chunks of 16: the third is one too many, and all goes out with it, before there is any token to tell of.
             await harness.generate([7] * 64, 1, **AUTO)
             await drafter.until(lambda: any(s.closed for s in drafter.sessions.values()))
