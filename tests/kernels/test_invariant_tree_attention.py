@@ -56,6 +56,7 @@ def as_plain(step: Step, segment: int, rows: list[int]) -> Step:
 
 
 # (prefix length, rows of the tree): inside a block, at a block's end, across the end of a split, without a prefix.
+@pytest.mark.usefixtures("rows_multiplied_alike")
 @pytest.mark.parametrize(("prefix_len", "size"), [(37, 40), (32, 9), (61, 30), (0, 12), (31, 4)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_node_has_the_bits_of_the_plain_row_at_its_position(prefix_len: int, size: int, dtype: torch.dtype) -> None:
@@ -69,6 +70,7 @@ def test_a_node_has_the_bits_of_the_plain_row_at_its_position(prefix_len: int, s
     assert torch.equal(torch.cat(plain), nodes[rows])
 
 
+@pytest.mark.usefixtures("rows_multiplied_alike")
 @pytest.mark.parametrize("size", [40, 258])
 def test_a_chunk_row_has_the_bits_of_the_plain_row_at_its_position(size: int) -> None:
     """Below and above the length from which a chunk joins its splits itself."""
@@ -79,6 +81,7 @@ def test_a_chunk_row_has_the_bits_of_the_plain_row_at_its_position(size: int) ->
     assert torch.equal(torch.cat(plain), chunk[rows])
 
 
+@pytest.mark.usefixtures("rows_multiplied_alike")
 def test_a_row_has_the_same_bits_alone_and_in_a_batch() -> None:
     rng = np.random.default_rng(2)
     parents = [random_tree(rng, 13), chain(1), chain(40), random_tree(rng, 30), chain(1)]

@@ -40,6 +40,7 @@ def test_many_outputs_in_one_split() -> None:
     torch.testing.assert_close(row_invariant_linear(x, weight, None), x @ weight.T, rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.usefixtures("rows_multiplied_alike")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("outputs", "inputs"), [(96, 600), (40, 130)])
 def test_a_row_does_not_depend_on_its_neighbours(outputs: int, inputs: int, dtype: torch.dtype) -> None:
@@ -52,6 +53,7 @@ def test_a_row_does_not_depend_on_its_neighbours(outputs: int, inputs: int, dtyp
     assert torch.equal(row_invariant_linear(x[70:90], weight, None), whole[70:90])
 
 
+@pytest.mark.usefixtures("rows_multiplied_alike")
 def test_rows_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     x, weight, bias = torch.randn(100, 300), torch.randn(40, 300), torch.randn(40)
     whole = row_invariant_linear(x, weight, bias)

@@ -99,6 +99,7 @@ def test_rows_with_a_stride_and_none_at_all() -> None:
     assert kernel.quantized_linear(x[:0], codes, scales, 32).shape == (0, 40)
 
 
+@pytest.mark.usefixtures("rows_multiplied_alike")
 def test_a_row_has_the_same_bits_alone_and_in_a_batch() -> None:
     codes, scales = make("fp8", 70, 300, 128)
     x = torch.randn(45, 300)
