@@ -11,8 +11,8 @@ from numpy.typing import DTypeLike, NDArray
 def rows_multiplied_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     """The interpreter's `tl.dot` adds up every row the same way, wherever the row stands in its tile.
 
-    A matrix unit does. The interpreter asks NumPy, whose BLAS on some CPUs gives the last rows of a tile other bits than
-    the first: a test of a kernel's row invariance would then judge the BLAS.
+    A matrix unit does. The interpreter asks NumPy, whose BLAS on some CPUs gives a tile's last rows other bits than its
+    first: a test of a kernel's row invariance would then judge the BLAS.
     """
 
     def matmul(a: NDArray[Any], b: NDArray[Any], dtype: DTypeLike = None) -> NDArray[Any]:

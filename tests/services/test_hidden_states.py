@@ -39,7 +39,6 @@ def next_tokens(harness: Harness, session: DraftedSession) -> list[int]:
 def test_all_that_wait_become_trees_in_one_call(data_type: tensor_pb2.DataType) -> None:
     async def body() -> None:
         async with serving() as harness:
-
             held: list[pb.Proposal] = []
 
             async def script(session: DraftedSession) -> None:

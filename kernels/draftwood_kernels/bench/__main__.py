@@ -14,7 +14,7 @@ import torch
 
 from draftwood_kernels.bench.case import Case, check
 from draftwood_kernels.bench.cases import kernel_cases
-from draftwood_kernels.bench.measure import Card, capture, environment, measure_card, median_us
+from draftwood_kernels.bench.measure import Card, environment, measure_card, median_us
 from draftwood_kernels.bench.report import KernelRow, Report
 from draftwood_kernels.bench.shapes import (
     KERNEL_MODEL,
@@ -26,6 +26,7 @@ from draftwood_kernels.bench.shapes import (
     Setting,
 )
 from draftwood_kernels.bench.steps import StepRow, check_steps, measure_steps
+from draftwood_kernels.step_graphs import capture
 
 _INTERPRET = "TRITON_INTERPRET"
 # float32 at tiny sizes: some hundred terms, added up in another order.

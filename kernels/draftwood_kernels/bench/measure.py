@@ -4,13 +4,14 @@ import platform
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-_REPLAYS, _WARM_UPS = 30, 3
+from draftwood_kernels.step_graphs import capture
+
+_REPLAYS = 30
 _COPIED_BYTES = 1 << 30
 _SQUARE = 8192
 
@@ -43,20 +44,6 @@ def environment() -> dict[str, str]:
         "python": platform.python_version(),
         "command": " ".join(["python -m draftwood_kernels.bench", *sys.argv[1:]]),
     }
-
-
-def capture(run: Callable[[], object]) -> torch.cuda.CUDAGraph:
-    """`run`, warmed up, as a graph. Raises RuntimeError for what waits for the host."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(_WARM_UPS):
-            run()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
-    return graph
 
 
 def median_us(graph: torch.cuda.CUDAGraph) -> float:

@@ -5,9 +5,10 @@ from dataclasses import dataclass, replace
 import torch
 
 from draftwood_kernels.bench.decoder import Decoder
-from draftwood_kernels.bench.measure import Card, capture, gaps, median_us
+from draftwood_kernels.bench.measure import Card, gaps, median_us
 from draftwood_kernels.bench.shapes import ModelShape, Setting, StepShape
 from draftwood_kernels.bench.step_inputs import make_step
+from draftwood_kernels.step_graphs import capture
 
 
 @dataclass(frozen=True, kw_only=True)

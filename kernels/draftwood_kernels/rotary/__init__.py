@@ -15,10 +15,13 @@ __all__ = ["RopeScaling", "RotaryTable", "halves_to_pairs", "rotate_pairs"]
 class RotaryTable:
     """cos and sin of every position below `context_limit`, scaled by the attention factor."""
 
-    def __init__(self, rope: RopeScaling, head_dim: int, context_limit: int) -> None:
+    def __init__(
+        self, rope: RopeScaling, head_dim: int, context_limit: int, device: torch.device | None = None
+    ) -> None:
+        """Computed on the CPU, whose cosines are the same everywhere, and kept on `device`."""
         frequencies, factor = rope_frequencies(rope, head_dim)
         angles = torch.arange(context_limit, dtype=torch.float32)[:, None] * frequencies
-        self._cos, self._sin = angles.cos() * factor, angles.sin() * factor
+        self._cos, self._sin = (angles.cos() * factor).to(device), (angles.sin() * factor).to(device)
         self._phases = torch.complex(self._cos, self._sin)
 
     @property

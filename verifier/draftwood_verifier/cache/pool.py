@@ -6,15 +6,19 @@ heads, or one latent row.
 
 import torch
 
+from draftwood_kernels.placement import CPU, Placement
+
 
 class KVPool:
     """pages [L, S, C, D]; page p is slots p * page_size …. Which page is whose, the allocator knows."""
 
-    def __init__(self, *, layers: int, pages: int, page_size: int, row: tuple[int, int]) -> None:
+    def __init__(
+        self, *, layers: int, pages: int, page_size: int, row: tuple[int, int], placement: Placement = CPU
+    ) -> None:
         """row: (C, D)."""
         self.page_size = page_size
         # Zeros, so that a slot nobody has written is finite; the system backs them when they are first touched.
-        self.pages = torch.zeros(layers, pages * page_size, *row)
+        self.pages = torch.zeros(layers, pages * page_size, *row, device=placement.device, dtype=placement.dtype)
         self._scratch = self.pages.new_zeros(layers, 0, *row)
         self._workspace = self.pages.new_zeros(0, *row)
 

@@ -7,6 +7,7 @@ from draftwood_checkpoint.model_config import load_model_config, load_text_field
 from draftwood_checkpoint.quantization import quantization
 from draftwood_checkpoint.safetensors_index import Checkpoint
 from draftwood_kernels.linear import PackedLinear
+from draftwood_kernels.placement import CPU, Placement
 from draftwood_kernels.rotary import RotaryTable
 from draftwood_verifier.model.decoder import DecoderModel, DecoderWeights
 from draftwood_verifier.model.families import family_of
@@ -24,19 +25,23 @@ def load_blueprint(folder: Path) -> Blueprint:
 
 
 def load_model(
-    folder: Path, share: Share = ALONE, *, open_checkpoint: Callable[[Path], Checkpoint] = Checkpoint
+    folder: Path,
+    share: Share = ALONE,
+    *,
+    placement: Placement = CPU,
+    open_checkpoint: Callable[[Path], Checkpoint] = Checkpoint,
 ) -> DecoderModel:
-    """This rank's share of a model.
+    """This rank's share of a model, layer by layer from the checkpoint to where it is placed.
 
     Raises UnsupportedConfig for families and splits that are not implemented, and the checkpoint's own errors.
     """
     blueprint = load_blueprint(folder)
-    reader = WeightReader(open_checkpoint(folder), quantization(load_text_fields(folder)), share)
+    reader = WeightReader(open_checkpoint(folder), quantization(load_text_fields(folder)), share, placement)
     weights = _weights(reader.under(blueprint.prefix), blueprint)
     config = blueprint.config
     tied_head = (f"{blueprint.prefix}lm_head.",) if config.tie_word_embeddings else ()
     reader.check_all_asked([*blueprint.ignored, *tied_head])
-    rotary = RotaryTable(config.rope, blueprint.rotary_dim, config.max_position_embeddings)
+    rotary = RotaryTable(config.rope, blueprint.rotary_dim, config.max_position_embeddings, placement.device)
     return DecoderModel(config, weights, rotary, _cache_row(blueprint, share), share.vocabulary(config.vocab_size))
 
 

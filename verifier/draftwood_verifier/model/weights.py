@@ -1,7 +1,7 @@
 """The one place where a weight of the target is named, read and shaped."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -10,6 +10,7 @@ from draftwood_checkpoint.mxfp4 import load_mxfp4
 from draftwood_checkpoint.quantization import Quantization, QuantizedTensor, Weight, load_weight
 from draftwood_checkpoint.safetensors_index import Checkpoint
 from draftwood_kernels.linear import PackedLinear
+from draftwood_kernels.placement import CPU, Placement
 from draftwood_kernels.quantized_linear import QuantizedLinear, dequantize
 from draftwood_verifier.parallel.linear import Share
 
@@ -35,25 +36,29 @@ class Part:
 
 
 class WeightReader:
-    """Tensors under a prefix, as far as they are this rank's; knows which names were asked for. All errors name the
-    tensor."""
+    """Tensors under a prefix, as far as they are this rank's, where the model is placed; knows which names were asked
+    for. All errors name the tensor."""
 
     def __init__(
         self,
         checkpoint: Checkpoint,
         scheme: Quantization,
         share: Share,
+        placement: Placement = CPU,
         prefix: str = "",
         asked: set[str] | None = None,
     ) -> None:
         self.share = share
+        self.placement = placement
         self._checkpoint = checkpoint
         self._scheme = scheme
         self._prefix = prefix
         self._asked: set[str] = set() if asked is None else asked
 
     def under(self, prefix: str) -> "WeightReader":
-        return WeightReader(self._checkpoint, self._scheme, self.share, self._prefix + prefix, self._asked)
+        return WeightReader(
+            self._checkpoint, self._scheme, self.share, self.placement, self._prefix + prefix, self._asked
+        )
 
     def leave(self, module: str) -> None:
         """It is for other ranks to read."""
@@ -66,15 +71,15 @@ class WeightReader:
         return self.share.part(field, size, step=block[1] if block else self._scheme.int4_group or 1)
 
     def tensor(self, name: str, *shape: int, rows: slice | None = None) -> torch.Tensor:
-        """float32 of exactly this shape, or some rows of it."""
+        """Numbers of exactly this shape, or some rows of it."""
         self._asked.add(self._prefix + name)
-        return self._checkpoint.load(self._prefix + name, shape, rows=rows)
+        return self.placement.place(self._checkpoint.load(self._prefix + name, shape, rows=rows))
 
     def matrix(self, name: str, rows: int, columns: int, *, held: slice | None = None) -> torch.Tensor:
-        """The weight of a module, or some rows of it, as float32 [rows, columns], however it is stored."""
+        """The weight of a module, or some rows of it, as numbers [rows, columns], however it is stored."""
         weight = self._weight(Part(name=name, rows=rows, held=held), columns)
         if isinstance(weight, QuantizedTensor):
-            return dequantize(weight.codes, weight.scales, weight.group)
+            return self.placement.place(dequantize(weight.codes, weight.scales, weight.group))
         return weight
 
     def linear(self, parts: Sequence[Part], columns: int, held: slice | None = None) -> Linear:
@@ -112,11 +117,12 @@ class WeightReader:
         parts = ("_blocks", "_scales") if self._scheme.is_mxfp4 else ("",)
         self._asked.update(f"{full}{part}" for part in (*parts, "_bias"))
         reorder = reorder or (lambda rows: rows)
-        bias = reorder(self._checkpoint.load(f"{full}_bias", (experts, outputs), rows=one)[0])
+        bias = self.placement.place(reorder(self._checkpoint.load(f"{full}_bias", (experts, outputs), rows=one)[0]))
         if self._scheme.is_mxfp4:
-            weight = load_mxfp4(self._checkpoint, full, expert, shape).map_rows(reorder)
-            return QuantizedLinear(weight.codes, weight.scales, weight.group, bias)
-        return PackedLinear(reorder(self._checkpoint.load(full, (experts, inputs, outputs), rows=one)[0].T), bias)
+            codes = self._placed(load_mxfp4(self._checkpoint, full, expert, shape).map_rows(reorder))
+            return QuantizedLinear(codes.codes, codes.scales, codes.group, bias)
+        weight = reorder(self._checkpoint.load(full, (experts, inputs, outputs), rows=one)[0].T)
+        return PackedLinear(self.placement.place(weight), bias)
 
     def check_all_asked(self, ignored: Iterable[str]) -> None:
         """Raises UnexpectedTensor for a name that nobody asked for and that starts with nothing of `ignored`."""
@@ -133,13 +139,19 @@ class WeightReader:
         self._asked.update(f"{name}.{child}" for child in self._checkpoint.children(name) if child.startswith("weight"))
         shape = (part.rows, columns)
         weight = load_weight(self._checkpoint, name, shape, self._scheme, rows=part.held, columns=held)
-        if part.reorder is None:
-            return weight
-        return weight.map_rows(part.reorder) if isinstance(weight, QuantizedTensor) else part.reorder(weight)
+        reorder = part.reorder or (lambda rows: rows)
+        if isinstance(weight, QuantizedTensor):
+            return self._placed(weight.map_rows(reorder))
+        return self.placement.place(reorder(weight))
+
+    def _placed(self, weight: QuantizedTensor) -> QuantizedTensor:
+        """Codes and scales keep their types."""
+        device = self.placement.device
+        return replace(weight, codes=weight.codes.to(device), scales=weight.scales.to(device))
 
     def _bias(self, part: Part) -> torch.Tensor:
         if not part.bias:
-            return torch.zeros(len(range(*(part.held or slice(None)).indices(part.rows))))
+            return self.placement.place(torch.zeros(len(range(*(part.held or slice(None)).indices(part.rows)))))
         bias = self.tensor(f"{part.name}.bias", part.rows, rows=part.held)
         return bias if part.reorder is None else part.reorder(bias)
 
