@@ -62,6 +62,7 @@ class Runner:
         self._walk: Walker = walk_trees if sharded is None else sharded.walk
         self._drafts = DraftTreeBuilder(model.vocabulary, config.vocab_size, group, random)
         self._rejection = None if random is None else RejectionSampler(group or Alone(), model.vocabulary, random)
+        self._device = pool.placement.device
         self._feature_layers: tuple[int, ...] = ()
         self._features: dict[int, torch.Tensor] = {}
         self._rows = 0
@@ -98,21 +99,23 @@ class Runner:
     @torch.inference_mode()
     def commit(self, plan: CommitPlan) -> None:
         if len(plan.rows):
-            rows, slots = (torch.from_numpy(array.astype(np.int64)) for array in (plan.rows, plan.slots))
+            rows, slots = (
+                torch.from_numpy(array.astype(np.int64)).to(self._device) for array in (plan.rows, plan.slots)
+            )
             commit_kv(self._pool.scratch(self._rows), self._pool.pages, rows, slots)
 
     @torch.inference_mode()
     def build_trees(self, plan: DraftPlan) -> list[TokenTree | None]:
-        return self._drafts.build(self._model.draft_logits(torch.from_numpy(plan.hidden_states)), plan.wishes)
+        hidden = self._pool.placement.place(torch.from_numpy(plan.hidden_states))
+        return self._drafts.build(self._model.draft_logits(hidden).float().cpu(), plan.wishes)
 
     @torch.inference_mode()
     def features(self, rows: NDArray[np.int32], layer_ids: tuple[int, ...]) -> NDArray[np.float32]:
         """[rows, len(layer_ids) * hidden] of the last execute. Raises KeyError for a layer it did not keep."""
-        index = torch.from_numpy(rows)
-        chosen: NDArray[np.float32] = torch.cat(
-            [self._features[layer].index_select(0, index) for layer in layer_ids], dim=1
-        ).numpy()
-        return chosen
+        index = torch.from_numpy(rows).to(self._device)
+        chosen = torch.cat([self._features[layer].index_select(0, index) for layer in layer_ids], dim=1)
+        array: NDArray[np.float32] = chosen.float().cpu().numpy()
+        return array
 
     def _taken(self, logits: torch.Tensor, walks: list[Walk]) -> Paths:
         drawn = [walk for walk in walks if walk.draft_row >= 0]

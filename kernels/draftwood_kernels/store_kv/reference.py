@@ -15,4 +15,4 @@ def store_kv(
     queries_keys = rotary.rotate_pairs(queries_keys, phases)
     keys, values = queries_keys.narrow(1, heads, kv_heads), fused.narrow(1, heads + kv_heads, kv_heads)
     torch.cat([keys, values], dim=1, out=fresh)
-    return queries_keys.narrow(1, 0, heads).contiguous()
+    return queries_keys.narrow(1, 0, heads)

@@ -10,7 +10,9 @@ from draftwood_kernels.tree_attention import reference
 from draftwood_kernels.tree_attention.layout import AttentionLayout, build_layout
 from draftwood_kernels.tree_attention.paged_layout import PagedLayout, build_paged_layout
 
-__all__ = ["AttentionLayout", "PagedLayout", "build_layout", "build_paged_layout", "tree_attention"]
+__all__ = ["AttentionLayout", "Layout", "PagedLayout", "build_layout", "build_paged_layout", "tree_attention"]
+
+Layout = AttentionLayout | PagedLayout
 
 
 def tree_attention(
@@ -18,7 +20,7 @@ def tree_attention(
     fresh: torch.Tensor,
     pages: torch.Tensor,
     workspace: torch.Tensor | None,
-    layout: AttentionLayout | PagedLayout,
+    layout: Layout,
     *,
     row_invariant: bool = False,
 ) -> torch.Tensor:
@@ -35,7 +37,7 @@ def tree_attention(
         from draftwood_kernels.tree_attention.kernel import tree_attention_triton  # noqa: PLC0415
 
         run = invariant_tree_attention if row_invariant else tree_attention_triton
-        return run(queries, fresh, pages, layout).flatten(1)
+        return run(queries.contiguous(), fresh, pages, layout).flatten(1)
     if row_invariant or workspace is None:
         raise ValueError("layout: an AttentionLayout needs a workspace and has no row-invariant mode")
     return reference.tree_attention(queries, fresh, pages, workspace, layout)

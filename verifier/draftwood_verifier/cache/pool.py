@@ -17,6 +17,7 @@ class KVPool:
     ) -> None:
         """row: (C, D)."""
         self.page_size = page_size
+        self.placement = placement
         # Zeros, so that a slot nobody has written is finite; the system backs them when they are first touched.
         self.pages = torch.zeros(layers, pages * page_size, *row, device=placement.device, dtype=placement.dtype)
         self._scratch = self.pages.new_zeros(layers, 0, *row)
@@ -27,6 +28,11 @@ class KVPool:
         """In all layers."""
         layers, _, heads, size = self.pages.shape
         return layers * heads * size * self.pages.itemsize
+
+    @property
+    def scratch_rows(self) -> int:
+        """Rows that scratch can hold where it is."""
+        return self._scratch.shape[1]
 
     def scratch(self, rows: int) -> torch.Tensor:
         """[L, rows, C, D] for a step's keys and values; the same memory every step, so commit before the next."""

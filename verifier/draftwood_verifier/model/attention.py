@@ -9,10 +9,10 @@ from functools import partial
 import torch
 
 from draftwood_checkpoint.model_config import ModelConfig
-from draftwood_kernels.rms_norm import rms_norm
-from draftwood_kernels.rotary import halves_to_pairs, rotate_pairs
+from draftwood_kernels.rotary import halves_to_pairs
 from draftwood_kernels.sink_attention import sink_attention
-from draftwood_kernels.tree_attention import AttentionLayout, tree_attention
+from draftwood_kernels.store_kv import store_kv
+from draftwood_kernels.tree_attention import Layout, tree_attention
 from draftwood_verifier.model.layer import LayerKV
 from draftwood_verifier.model.weights import Linear, Part, WeightReader
 from draftwood_verifier.parallel.linear import length, scaled
@@ -34,19 +34,10 @@ class GroupedQueryAttention:
     sinks: torch.Tensor | None = None
     window: int | None = None
 
-    def __call__(
-        self, normed: torch.Tensor, phases: torch.Tensor, kv: LayerKV, layout: AttentionLayout
-    ) -> torch.Tensor:
+    def __call__(self, normed: torch.Tensor, phases: torch.Tensor, kv: LayerKV, layout: Layout) -> torch.Tensor:
         pages, scratch, workspace = kv
-        heads, kv_heads = self.heads, self.kv_heads
-        fused = self.qkv(normed).view(len(normed), heads + 2 * kv_heads, self.head_dim)
-        queries_keys = fused.narrow(1, 0, heads + kv_heads)
-        if self.head_norm is not None:
-            queries_keys = rms_norm(queries_keys, self.head_norm, self.eps)
-        queries_keys = rotate_pairs(queries_keys, phases)
-        keys, values = queries_keys.narrow(1, heads, kv_heads), fused.narrow(1, heads + kv_heads, kv_heads)
-        torch.cat([keys, values], dim=1, out=scratch)
-        queries = queries_keys.narrow(1, 0, heads)
+        fused = self.qkv(normed).view(len(normed), self.heads + 2 * self.kv_heads, self.head_dim)
+        queries = store_kv(fused, self.head_norm, self.eps, phases, scratch)
         if self.sinks is None:
             return self.o(tree_attention(queries, scratch, pages, workspace, layout))
         seen = sink_attention(queries, scratch, pages, workspace, layout, sinks=self.sinks, window=self.window)

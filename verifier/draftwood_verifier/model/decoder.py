@@ -1,6 +1,7 @@
 """A decoder over the flat rows of a step; what its layers are made of, a family says.
 
-Shapes: N rows, K logit rows, E hidden, v tokens of this rank: alone, all. float32 throughout.
+Shapes: N rows, K logit rows, E hidden, v tokens of this rank: alone, all. Numbers are of the model's
+type, which is float32 on a CPU.
 """
 
 from collections.abc import Collection
@@ -11,7 +12,7 @@ import torch
 from draftwood_checkpoint.model_config import ModelConfig
 from draftwood_kernels.rms_norm import add_rms_norm, rms_norm
 from draftwood_kernels.rotary import RotaryTable
-from draftwood_kernels.tree_attention import AttentionLayout
+from draftwood_kernels.tree_attention import AttentionLayout, Layout
 from draftwood_verifier.cache.pool import KVPool
 from draftwood_verifier.model.layer import DecoderLayer
 from draftwood_verifier.model.weights import Linear
@@ -54,14 +55,15 @@ class DecoderModel:
         token_ids: torch.Tensor,
         positions: torch.Tensor,
         logit_rows: torch.Tensor,
-        layout: AttentionLayout,
+        layout: Layout,
         pool: KVPool,
         feature_layers: Collection[int] = (),
     ) -> DecoderOutput:
         """token_ids, positions int [N], logit_rows int [K]. Keys and values of the rows go to pool.scratch(N)."""
         eps, layers = self.config.rms_norm_eps, self._weights.layers
         phases = self._rotary.phases(positions)
-        scratch, workspace = pool.scratch(len(token_ids)), pool.workspace(layout.workspace_rows)
+        scratch = pool.scratch(len(token_ids))
+        workspace = pool.workspace(layout.workspace_rows) if isinstance(layout, AttentionLayout) else None
         features: dict[int, torch.Tensor] = {}
         residual = self._weights.embedding(token_ids)
         normed = rms_norm(residual, layers[0].input_norm, eps)

@@ -8,16 +8,15 @@ from typing import Protocol
 
 import torch
 
-from draftwood_kernels.tree_attention import AttentionLayout
+from draftwood_kernels.tree_attention import Layout
 
-# The layer's pages [S, C, D], its scratch [N, C, D], which receives the rows' own entries, and a workspace.
-LayerKV = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+# The layer's pages [S, C, D], its scratch [N, C, D], which receives the rows' own entries, and a workspace, which a
+# PagedLayout does without.
+LayerKV = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]
 
 
 class Attention(Protocol):
-    def __call__(
-        self, normed: torch.Tensor, phases: torch.Tensor, kv: LayerKV, layout: AttentionLayout
-    ) -> torch.Tensor:
+    def __call__(self, normed: torch.Tensor, phases: torch.Tensor, kv: LayerKV, layout: Layout) -> torch.Tensor:
         """normed [N, E] -> the output projection's [N, E]; phases as `RotaryTable.phases` makes them."""
 
 

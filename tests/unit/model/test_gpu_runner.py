@@ -1,0 +1,200 @@
+"""The GPU's runner, its kernels in Triton's interpreter, against transformers and against the CPU's runner."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from draftwood_kernels.sample import SamplingParams
+from draftwood_verifier.cache.pool import KVPool
+from draftwood_verifier.gpu.runner import GpuRunner
+from draftwood_verifier.model.loading import load_model
+from draftwood_verifier.plan import CommitPlan
+from draftwood_verifier.runner import Runner
+from draftwood_wire.tree import EMPTY_TREE, TokenTree
+from tests.unit.model.targets import (
+    GREEDY,
+    PAGE_SIZE,
+    VOCAB,
+    Oracle,
+    Rows,
+    chain,
+    commit_plan,
+    decode,
+    make_plan,
+    make_tree,
+)
+from tests.unit.model.test_logits import TREE, paths, prompt
+
+PAGES, ATOL = 64, 1e-4
+SAMPLED = SamplingParams(temperature=0.8, seed=2**63 + 5)
+TRUNCATED = SamplingParams(temperature=1.1, top_k=20, top_p=0.9, min_p=0.01, seed=7)
+TABLES = ([7, 3, 60, 1, 22], [30, 20, 25, 24, 50], [8, 9, 10, 11, 12], [40, 41, 63, 43, 44])
+
+GpuRunners = Callable[[str], GpuRunner]
+
+
+@pytest.fixture
+def gpu_runner(target: Callable[[str], Path]) -> GpuRunners:
+    """Variant -> a runner with PAGES pages and the spare one, poisoned where nothing was written."""
+
+    def make(variant: str) -> GpuRunner:
+        model = load_model(target(variant))
+        layers = model.config.num_hidden_layers
+        pool = KVPool(layers=layers, pages=PAGES + 1, page_size=PAGE_SIZE, row=model.cache_row)
+        pool.pages.fill_(torch.nan)
+        return GpuRunner(model, pool)
+
+    return make
+
+
+def prefill(runner: Runner, ids: list[int], table: list[int]) -> None:
+    runner.forward(make_plan([chain(ids, 0, table)]))
+    runner.commit(commit_plan(list(range(len(ids))), 0, table))
+
+
+@pytest.mark.parametrize("variant", ["qwen3-tied", "llama-one-kv-head", "llama-bias"])
+def test_logits(variant: str, gpu_runner: GpuRunners, oracle: Callable[[str], Oracle]) -> None:
+    """Chunk, tree, plain row and replay in one step of exact size."""
+    target, expected = gpu_runner(variant), oracle(variant)
+    ids, other = prompt(14), prompt(9, seed=9)
+    prefill(target, ids[:13], TABLES[0])
+    segments = [
+        chain(other, 0, TABLES[1]),
+        decode(ids[13], 13, TABLES[0], TREE),
+        decode(3, 0, TABLES[2]),
+        chain(ids[4:9], 4, TABLES[0]),
+    ]
+    rows = [
+        expected.logits(other),
+        *[expected.logits(path)[-1:] for path in paths(ids)],
+        expected.logits([3]),
+        expected.logits(ids)[4:9],
+    ]
+    logits = target.forward(make_plan(segments))
+    np.testing.assert_allclose(logits, np.concatenate(rows), atol=ATOL)
+
+
+class Session:
+    """A session that both runners serve, with trees that follow the target now and then."""
+
+    def __init__(self, table: list[int], length: int, sampling: SamplingParams) -> None:
+        self.table, self.sampling = table, sampling
+        self.ids = prompt(length, seed=length)
+
+    def rows(self, tree: TokenTree) -> Rows:
+        return decode(self.ids[-1], len(self.ids) - 1, self.table, tree, self.sampling)
+
+
+def guessed(cpu: Runner, session: Session, rng: np.random.Generator) -> TokenTree:
+    """A random tree of which some path is right, or none."""
+    rows = session.rows(EMPTY_TREE)
+    ids: list[int] = []
+    for _ in range(3):
+        plan = make_plan([Rows(**{**vars(rows), "ids": rows.ids + ids, "parents": list(range(-1, len(ids)))})])
+        logits = cpu.forward(plan)[-1]
+        ids.append(int(logits.argmax()) if session.sampling.is_greedy else int(rng.integers(VOCAB)))
+    wrong = (ids[0] + 1) % VOCAB
+    return make_tree([wrong, ids[0], ids[1], ids[1], ids[2], 5], [0, 0, 1, 2, 4, 4])
+
+
+def test_rounds_are_those_of_the_cpu(runner: Callable[[str], Runner], gpu_runner: GpuRunners) -> None:
+    """Trees, plain rows and a prompt that joins: the same paths, features and pages, in padded and exact steps."""
+    rng = np.random.default_rng(0)
+    cpu, gpu = runner("qwen3-tied"), gpu_runner("qwen3-tied")
+    sessions = [Session(TABLES[i], 4 + 2 * i, sampling) for i, sampling in enumerate((GREEDY, SAMPLED, TRUNCATED))]
+    for each in (cpu, gpu):
+        each.set_feature_layers((1, 3))
+        for session in sessions:
+            prefill(each, session.ids[:-1], session.table)
+    accepted = 0
+    for number in range(4):
+        segments = [
+            session.rows(guessed(cpu, session, rng) if (number + i) % 3 else EMPTY_TREE)
+            for i, session in enumerate(sessions)
+        ]
+        if number == 2:
+            segments.append(chain(prompt(6), 0, TABLES[3]))
+        plan = make_plan(segments)
+        found, expected = gpu.execute(plan), cpu.execute(plan)
+        assert found == expected
+        kept = CommitPlan(rows=np.zeros(0, np.int32), slots=np.zeros(0, np.int32))
+        for session, path in zip(sessions, expected, strict=True):
+            own = commit_plan(path.rows, len(session.ids) - 1, session.table)
+            kept = CommitPlan(rows=np.concatenate([kept.rows, own.rows]), slots=np.concatenate([kept.slots, own.slots]))
+            session.ids += path.tokens
+            accepted += len(path.tokens) - 1
+        if number == 2:
+            own = commit_plan(list(range(len(plan.token_ids) - 6, len(plan.token_ids))), 0, TABLES[3])
+            kept = CommitPlan(rows=np.concatenate([kept.rows, own.rows]), slots=np.concatenate([kept.slots, own.slots]))
+        rows = kept.rows
+        np.testing.assert_allclose(gpu.features(rows, (3, 1)), cpu.features(rows, (3, 1)), atol=ATOL)
+        for each in (cpu, gpu):
+            each.commit(kept)
+            assert not each._pool.pages[:, kept.slots].isnan().any()
+        torch.testing.assert_close(gpu._pool.pages[:, kept.slots], cpu._pool.pages[:, kept.slots], atol=ATOL, rtol=0)
+    assert accepted >= 4
+
+
+def test_a_step_keeps_its_paths_itself(gpu_runner: GpuRunners, oracle: Callable[[str], Oracle]) -> None:
+    """Without a word of the host, and nothing else: neither other branches nor rows of nobody."""
+    ids, target = prompt(10), gpu_runner("qwen3-tied")
+    prefill(target, ids[:-1], TABLES[0])
+    straight = list(ids)
+    for _ in range(3):
+        straight.append(int(oracle("qwen3-tied").logits(straight)[-1].argmax()))
+    tree = make_tree([1, straight[10], straight[11], 2, 3], [0, 0, 2, 0, 1])
+    before = target._pool.pages.clone()
+    (path,) = target.execute(make_plan([decode(ids[-1], 9, TABLES[0], tree)]))
+    assert (path.tokens, path.rows) == (straight[10:], [0, 2, 3])
+    slots = [TABLES[0][p // PAGE_SIZE] * PAGE_SIZE + p % PAGE_SIZE for p in (9, 10, 11)]
+    scratch = target._pool.scratch(6)
+    torch.testing.assert_close(target._pool.pages[:, slots], scratch[:, [0, 2, 3]], rtol=0, atol=0)
+    others = [slot for slot in range(PAGES * PAGE_SIZE) if slot not in slots]
+    torch.testing.assert_close(target._pool.pages[:, others], before[:, others], rtol=0, atol=0, equal_nan=True)
+    next_row = decode(straight[-1], 12, TABLES[0])
+    (path,) = target.execute(make_plan([next_row]))
+    assert path.tokens == [int(oracle("qwen3-tied").logits(straight)[-1].argmax())]
+
+
+def test_what_the_session_may_not_hold_is_written_nowhere(
+    gpu_runner: GpuRunners, oracle: Callable[[str], Oracle]
+) -> None:
+    """The path goes on behind the last page of the table."""
+    ids, target = prompt(8), gpu_runner("qwen3-tied")
+    prefill(target, ids[:-1], TABLES[0][:2])
+    straight = list(ids)
+    for _ in range(2):
+        straight.append(int(oracle("qwen3-tied").logits(straight)[-1].argmax()))
+    before = target._pool.pages.clone()
+    (path,) = target.execute(make_plan([decode(ids[-1], 7, TABLES[0][:2], make_tree([straight[8]], [0]))]))
+    assert path.tokens == straight[8:]
+    own = TABLES[0][1] * PAGE_SIZE + 3
+    others = [slot for slot in range(PAGES * PAGE_SIZE) if slot != own]
+    torch.testing.assert_close(target._pool.pages[:, others], before[:, others], rtol=0, atol=0, equal_nan=True)
+    assert not target._pool.pages[:, own].isnan().any()
+
+
+def test_draws_weighed_by_the_host_are_committed_by_it(target: Callable[[str], Path]) -> None:
+    """With rejection sampling a step leaves the pages to `commit`."""
+    model = load_model(target("qwen3-tied"))
+    pool = KVPool(layers=4, pages=PAGES + 1, page_size=PAGE_SIZE, row=model.cache_row)
+    runner = GpuRunner(model, pool, random=np.random.default_rng(0))
+    plan = make_plan([decode(5, 0, [2])])
+    logits = runner.forward(plan)
+    assert not pool.pages.any()
+    runner.commit(commit_plan([0], 0, [2]))
+    assert pool.pages[:, 2 * PAGE_SIZE].any()
+    assert runner.execute(plan)[0].tokens == [int(logits[0].argmax())]
+
+
+def test_more_rows_than_scratch_held(gpu_runner: GpuRunners) -> None:
+    """Graphs that know where scratch was are made again."""
+    runner = gpu_runner("llama")
+    before, graphs = runner._pool.scratch_rows, runner._graphs
+    runner._pool._scratch = runner._pool._scratch[:, :8]
+    runner.forward(make_plan([chain(prompt(9), 0, TABLES[0])]))
+    assert runner._pool.scratch_rows == 16 < before
+    assert runner._graphs is not graphs
