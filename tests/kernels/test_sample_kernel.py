@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from draftwood_kernels.keep_bounds import KeepBounds, keep_bounds
 from draftwood_kernels.sample import SamplingParams, draw, keep_set
 from draftwood_kernels.sample import philox_words as reference_words
-from draftwood_kernels.sample.kernel import philox_words, sample_rows
+from draftwood_kernels.sample.kernel import best_tokens, philox_words, sample_rows
 
 SEEDS = [0, 1, 2**32 + 5, 2**63, 2**64 - 1]
 POSITIONS = [0, 7, 2**31, 2**32 + 3, 2**62 + 1]
@@ -199,3 +199,27 @@ def test_truncated_draws_equal_the_reference(vocab: int, ties: bool) -> None:
         logits = logits.round()
     positions = list(range(2**32, 2**32 + len(params)))
     assert sample(logits, params, positions, bounded=True) == drawn(logits, params, positions)
+
+
+def test_parts_of_the_vocabulary_find_the_draw_of_the_whole() -> None:
+    """Their scores say which part has it; parts of one split and of two, and tokens that tie across the border."""
+    logits = randn(6, 1300, seed=1)
+    logits[5, [40, 1200]] = 50.0
+    temperature, seeds = torch.tensor([0.0, 0.7, 1.0, 1.3, 0.7, 0.0]), seed_bits([*SEEDS, 3])
+    positions = torch.arange(6)
+    parts = [
+        best_tokens(logits[:, first:end], temperature, seeds, positions, first_token=first)
+        for first, end in ((0, 200), (200, 1300))
+    ]
+    scores, tokens = (torch.stack(kind) for kind in zip(*parts, strict=True))
+    found = tokens.gather(0, scores.argmax(dim=0)[None])[0]
+    assert found.tolist() == sample_rows(logits, temperature, seeds, positions).tolist()
+    assert found[5] == 40
+    assert (scores.argmax(dim=0) == 1).any()
+
+
+def test_a_part_begins_with_a_whole_counter() -> None:
+    with pytest.raises(ValueError, match="first_token: 6 is no multiple of 4"):
+        best_tokens(
+            randn(1, 8, seed=0), torch.ones(1), seed_bits([1]), torch.zeros(1, dtype=torch.int64), first_token=6
+        )

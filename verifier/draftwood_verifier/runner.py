@@ -58,8 +58,8 @@ class Runner:
         self.eos_token_ids = config.eos_token_ids
         self._model = model
         self._pool = pool
-        sharded = None if group is None else ShardedSampler(group, model.vocabulary, config.vocab_size)
-        self._walk: Walker = walk_trees if sharded is None else sharded.walk
+        self._sharded = None if group is None else ShardedSampler(group, model.vocabulary, config.vocab_size)
+        self._walk: Walker = walk_trees if self._sharded is None else self._sharded.walk
         self._drafts = DraftTreeBuilder(model.vocabulary, config.vocab_size, group, random)
         self._rejection = None if random is None else RejectionSampler(group or Alone(), model.vocabulary, random)
         self._device = pool.placement.device
@@ -77,10 +77,7 @@ class Runner:
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> list[Path]:
         logits = self.forward(plan)
-        return [
-            Path(tokens=tokens, rows=[int(plan.logit_rows[walk.first_logit + node]) for node in nodes])
-            for walk, (tokens, nodes) in zip(plan.walks, self._taken(logits, plan.walks), strict=True)
-        ]
+        return named(plan, self._taken(logits, plan.walks))
 
     @torch.inference_mode()
     def forward(self, plan: StepPlan) -> torch.Tensor:
@@ -120,16 +117,16 @@ class Runner:
     def _taken(self, logits: torch.Tensor, walks: list[Walk]) -> Paths:
         drawn = [walk for walk in walks if walk.draft_row >= 0]
         if not drawn:
-            return self._walk(logits, [_tree_walk(walk) for walk in walks])
+            return self._walk(logits, [tree_walk(walk) for walk in walks])
         assert self._rejection is not None, "a walk weighs against drafts, and none are kept"
         weighed = iter(
             self._rejection.walk(
                 logits,
                 self._drafts.laws,
-                [DrawnWalk(tree=_tree_walk(walk), draft_row=walk.draft_row) for walk in drawn],
+                [DrawnWalk(tree=tree_walk(walk), draft_row=walk.draft_row) for walk in drawn],
             )
         )
-        others = iter(self._walk(logits, [_tree_walk(walk) for walk in walks if walk.draft_row < 0]))
+        others = iter(self._walk(logits, [tree_walk(walk) for walk in walks if walk.draft_row < 0]))
         return [next(weighed if walk.draft_row >= 0 else others) for walk in walks]
 
     def _layout(self, plan: StepPlan) -> AttentionLayout:
@@ -148,7 +145,16 @@ class Runner:
         )
 
 
-def _tree_walk(walk: Walk) -> TreeWalk:
+def named(plan: StepPlan, paths: Paths) -> list[Path]:
+    """The plan's walks with the absolute rows of their nodes."""
+    return [
+        Path(tokens=tokens, rows=[int(plan.logit_rows[walk.first_logit + node]) for node in nodes])
+        for walk, (tokens, nodes) in zip(plan.walks, paths, strict=True)
+    ]
+
+
+def tree_walk(walk: Walk) -> TreeWalk:
+    """As `draftwood_kernels.walk_tree` knows it."""
     return TreeWalk(
         first_row=walk.first_logit,
         token_ids=walk.tree.token_ids,

@@ -28,9 +28,27 @@ def sample_rows(
 
     A logit that is not a number is never drawn.
     """
+    return best_tokens(logits, temperature, seeds, positions, bounds)[1]
+
+
+def best_tokens(
+    logits: torch.Tensor,
+    temperature: torch.Tensor,
+    seeds: torch.Tensor,
+    positions: torch.Tensor,
+    bounds: KeepBounds | None = None,
+    *,
+    first_token: int = 0,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """As `sample_rows`, of logits of the tokens from `first_token` on, a multiple of 4 -> scores float32 [R], tokens.
+
+    A score is a logit over temperature plus noise, so ranks that have a part of the vocabulary each compare theirs.
+    """
     rows, vocab = logits.shape
     if logits.stride(1) != 1:
         raise ValueError(f"logits: a row has to be contiguous, its stride is {logits.stride(1)}")
+    if first_token % 4:
+        raise ValueError(f"first_token: {first_token} is no multiple of 4, the tokens of one counter of noise")
     splits = triton.cdiv(vocab, _BLOCK)
     scores = torch.empty(rows, splits, dtype=torch.float32, device=logits.device)
     tokens = torch.empty(rows, splits, dtype=torch.int32, device=logits.device)
@@ -38,13 +56,24 @@ def sample_rows(
     per_row = (temperature, seeds, positions, *keep)
     if rows:
         grid = (rows, splits)
-        sample_kernel[grid](logits, *per_row, scores, tokens, vocab, logits.stride(0), BLOCK=_BLOCK, num_warps=_WARPS)
+        sample_kernel[grid](
+            logits,
+            *per_row,
+            scores,
+            tokens,
+            first_token,
+            vocab,
+            logits.stride(0),
+            BLOCK=_BLOCK,
+            num_warps=_WARPS,
+        )
     if splits == 1:
-        return tokens[:, 0]
-    best = torch.empty(rows, dtype=torch.int32, device=logits.device)
+        return scores[:, 0], tokens[:, 0]
+    best_scores, best = torch.empty_like(scores[:, 0]), torch.empty_like(tokens[:, 0])
     if rows:
-        reduce_kernel[(rows,)](scores, tokens, best, splits, BLOCK=triton.next_power_of_2(splits), num_warps=1)
-    return best
+        block = triton.next_power_of_2(splits)
+        reduce_kernel[(rows,)](scores, tokens, best_scores, best, splits, BLOCK=block, num_warps=1)
+    return best_scores, best
 
 
 def philox_words(seeds: torch.Tensor, positions: torch.Tensor, count: int) -> torch.Tensor:
@@ -87,6 +116,7 @@ def sample_kernel(
     last_ptr: tl.tensor,
     score_ptr: tl.tensor,
     token_ptr: tl.tensor,
+    first_token: tl.tensor,
     vocab: tl.tensor,
     row_stride: tl.tensor,
     BLOCK: tl.constexpr,
@@ -100,7 +130,7 @@ def sample_kernel(
     temperature = tl.load(temperature_ptr + row)
     if temperature > 0:
         logits = scores
-        words = _words(tl.load(seed_ptr + row), tl.load(position_ptr + row), first, BLOCK)
+        words = _words(tl.load(seed_ptr + row), tl.load(position_ptr + row), first_token + first, BLOCK)
         # 53 bits in the middle of their cell, in float64 as in noise.py; the division has to round as torch's does.
         uniform = ((words >> 11).to(tl.float64) + 0.5) * 1.1102230246251565e-16
         scores = tl.div_rn(logits, temperature + tl.zeros_like(logits)) + (-tl.log(-tl.log(uniform))).to(tl.float32)
@@ -111,18 +141,25 @@ def sample_kernel(
     score, index = tl.max(scores, axis=0, return_indices=True)
     place = row * tl.num_programs(1) + split
     tl.store(score_ptr + place, score)
-    tl.store(token_ptr + place, first + index)
+    tl.store(token_ptr + place, first_token + first + index)
 
 
 @triton.jit
 def reduce_kernel(
-    score_ptr: tl.tensor, token_ptr: tl.tensor, best_ptr: tl.tensor, splits: tl.tensor, BLOCK: tl.constexpr
+    score_ptr: tl.tensor,
+    token_ptr: tl.tensor,
+    best_score_ptr: tl.tensor,
+    best_ptr: tl.tensor,
+    splits: tl.tensor,
+    BLOCK: tl.constexpr,
 ) -> None:
     """The best split of a row; among equals the first, which holds the lower ids."""
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     scores = tl.load(score_ptr + row * splits + columns, mask=columns < splits, other=float("-inf"))
-    tl.store(best_ptr + row, tl.load(token_ptr + row * splits + tl.argmax(scores, axis=0)))
+    score, place = tl.max(scores, axis=0, return_indices=True)
+    tl.store(best_score_ptr + row, score)
+    tl.store(best_ptr + row, tl.load(token_ptr + row * splits + place))
 
 
 _KEYS = {"temperature_ptr": "*fp32", "seed_ptr": "*i64", "position_ptr": "*i64"}
@@ -135,7 +172,15 @@ def _sampling(dtype: str, bounded: bool) -> Specialisation:
     return Specialisation(
         kernel=sample_kernel,
         name=f"{dtype} logits, {'top-k/top-p/min-p' if bounded else 'all kept'}",
-        signature={"logit_ptr": f"*{dtype}", **_KEYS, **bounds, **_PARTS, "vocab": "i32", "row_stride": "i32"},
+        signature={
+            "logit_ptr": f"*{dtype}",
+            **_KEYS,
+            **bounds,
+            **_PARTS,
+            "first_token": "i32",
+            "vocab": "i32",
+            "row_stride": "i32",
+        },
         constexprs={"BLOCK": _BLOCK} | ({} if bounded else dict.fromkeys(_BOUNDS)),
         num_warps=_WARPS,
         num_stages=1,
@@ -148,7 +193,7 @@ SPECIALISATIONS: list[Specialisation] = [
         Specialisation(
             kernel=reduce_kernel,
             name=f"{block} splits",
-            signature={**_PARTS, "best_ptr": "*i32", "splits": "i32"},
+            signature={**_PARTS, "best_score_ptr": "*fp32", "best_ptr": "*i32", "splits": "i32"},
             constexprs={"BLOCK": block},
             num_warps=1,
             num_stages=1,

@@ -94,6 +94,7 @@ def generate_together(
     sampling: SamplingParams,
     known: list[int],
     *,
+    load: Callable[[Path, Group], RecordingRunner] = load,
     prepare: Callable[[RecordingRunner, int], None] = lambda _runner, _rank: None,
     table: list[int] = TABLE,
 ) -> tuple[list[int], list[Kept]]:

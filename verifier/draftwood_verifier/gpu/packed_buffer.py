@@ -1,6 +1,7 @@
 """Many small arrays in one block of memory, so that all of them cross to the device in one copy."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,7 +29,7 @@ class PackedBuffer:
             end += -(-_bytes(dtype, shape) // _ALIGNMENT) * _ALIGNMENT
         self._staging = torch.zeros(end, dtype=torch.uint8, pin_memory=device.type == "cuda")
         self._block = torch.zeros(end, dtype=torch.uint8, device=device)
-        self.host: dict[str, NDArray[np.generic]] = {}
+        self.host: dict[str, NDArray[Any]] = {}
         self.device: dict[str, torch.Tensor] = {}
         for name, (dtype, shape) in fields.items():
             part = slice(starts[name], starts[name] + _bytes(dtype, shape))

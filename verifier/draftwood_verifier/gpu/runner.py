@@ -1,34 +1,31 @@
-"""Step plans on a GPU: forward, draws, walks and the accepted paths' KV without a wait for the host in between.
+"""Step plans on a GPU: from the plan to the paths without a wait for the host in between.
 
 Where every row may be drawn from (plain rows and trees: all but prefill and replay), a step is padded to one of a few
 sizes and replayed as a CUDA graph; others are launched one kernel after the other. Both are the same launches on the
-same kind of buffers. In a group, or where drafts are weighed against the target, walks are the host's, as on a CPU.
-
-Shapes: N rows, K logit rows, T walks, P places of a path.
+same kind of buffers. What the device can't end, the host does from the logits, as on a CPU: drafts that are weighed
+against the target, and in a group draws that truncate.
 """
 
 from pathlib import Path as FilePath
+from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from draftwood_kernels.commit_kv import commit_kv
-from draftwood_kernels.keep_bounds import KeepBounds, keep_bounds
 from draftwood_kernels.placement import Placement
-from draftwood_kernels.sample.kernel import sample_rows
 from draftwood_kernels.step_graphs import StepGraphs
-from draftwood_kernels.walk_tree.kernel import walk_sampled
 from draftwood_verifier.cache.pool import KVPool
+from draftwood_verifier.gpu.device_walks import DeviceWalks
+from draftwood_verifier.gpu.rank_offers import RankOffers
 from draftwood_verifier.gpu.step_inputs import StepInputs, accepts
-from draftwood_verifier.gpu.step_outputs import StepOutputs
 from draftwood_verifier.gpu.step_size import StepSize, padded, size_of
 from draftwood_verifier.model.decoder import DecoderModel
 from draftwood_verifier.model.loading import load_model
 from draftwood_verifier.parallel.groups import Group
 from draftwood_verifier.parallel.linear import Share
-from draftwood_verifier.plan import CommitPlan, Path, StepPlan
-from draftwood_verifier.runner import Runner
+from draftwood_verifier.plan import CommitPlan, Path, StepPlan, Walk
+from draftwood_verifier.runner import Paths, Runner, named
 
 # Rows of the largest step that is a graph: trees of 16 nodes for 64 sessions, and some more.
 _MOST_ROWS = 1536
@@ -56,6 +53,13 @@ def load_gpu_runner(
     return GpuRunner(model, pool, group, np.random.default_rng() if rejection else None)
 
 
+class StepEnd(Protocol):
+    """What becomes of a step's logits; the buffers of one size."""
+
+    def queue(self, logits: torch.Tensor, inputs: StepInputs) -> None: ...
+    def paths(self, walks: list[Walk]) -> Paths: ...
+
+
 class GpuRunner(Runner):
     """The pool's last page is the runner's own. On a CPU, kernels run in Triton's interpreter and no graph is made."""
 
@@ -67,10 +71,9 @@ class GpuRunner(Runner):
         random: np.random.Generator | None = None,
     ) -> None:
         super().__init__(model, pool, group, random)
-        self._walks_here = group is None
         self._spare_slot = pool.pages.shape[1] - 1
         self._graphs = StepGraphs(self._device)
-        self._buffers: dict[StepSize, tuple[StepInputs, StepOutputs]] = {}
+        self._buffers: dict[StepSize, tuple[StepInputs, StepEnd]] = {}
         self._kept_features: dict[int, torch.Tensor] = {}
         self._committed: NDArray[np.bool_] = np.zeros(0, np.bool_)
         # Graphs hold on to where it is.
@@ -78,16 +81,12 @@ class GpuRunner(Runner):
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> list[Path]:
-        if not self._walks_here or any(walk.draft_row >= 0 for walk in plan.walks):
-            return super().execute(plan)
         size = size_of(plan)
-        outputs = self._replay(plan, padded(size)) if _is_drawn_from(plan) else self._launch(plan, size)
-        self._committed = np.repeat(accepts(plan), np.diff(plan.row_offsets))
+        if any(walk.draft_row >= 0 for walk in plan.walks) or (size.truncates and self._sharded is not None):
+            return super().execute(plan)
+        end = self._replay(plan, padded(size)) if _is_drawn_from(plan) else self._launch(plan, size)
         self._wait()
-        return [
-            Path(tokens=tokens, rows=[int(plan.logit_rows[walk.first_logit + node]) for node in nodes])
-            for walk, (tokens, nodes) in zip(plan.walks, outputs.read(len(plan.walks)), strict=True)
-        ]
+        return named(plan, end.paths(plan.walks) if plan.walks else [])
 
     @torch.inference_mode()
     def forward(self, plan: StepPlan) -> torch.Tensor:
@@ -112,35 +111,32 @@ class GpuRunner(Runner):
         }
         self._graphs = StepGraphs(self._device)
 
-    def _replay(self, plan: StepPlan, size: StepSize) -> StepOutputs:
+    def _replay(self, plan: StepPlan, size: StepSize) -> StepEnd:
         """A step padded to one of the sizes that are captured."""
         if size not in self._buffers:
-            self._buffers[size] = self._inputs(size), StepOutputs(size, self._device)
-        inputs, outputs = self._buffers[size]
+            self._buffers[size] = self._inputs(size), self._end(size)
+        inputs, end = self._buffers[size]
         inputs.fill(plan)
-        self._graphs.run(size, lambda: self._step(inputs, outputs, keeps_features=True))
+        self._graphs.run(size, lambda: self._step(inputs, end, keeps_features=True))
         self._features, self._rows = self._kept_features, size.rows
-        return outputs
+        self._note_committed(plan)
+        return end
 
-    def _launch(self, plan: StepPlan, size: StepSize) -> StepOutputs:
-        inputs, outputs = self._inputs(size), StepOutputs(size, self._device)
+    def _launch(self, plan: StepPlan, size: StepSize) -> StepEnd:
+        inputs, end = self._inputs(size), self._end(size)
         inputs.fill(plan)
-        self._step(inputs, outputs, keeps_features=False)
-        return outputs
+        self._step(inputs, end, keeps_features=False)
+        self._note_committed(plan)
+        return end
 
-    def _step(self, inputs: StepInputs, outputs: StepOutputs, *, keeps_features: bool) -> None:
+    def _step(self, inputs: StepInputs, end: StepEnd, *, keeps_features: bool) -> None:
         """keeps_features: a graph's own memory is the next graph's too, so they are copied out of it."""
         logits = self._forward(inputs)
         if keeps_features:
             for layer, rows in self._features.items():
                 self._kept_features[layer][: len(rows)].copy_(rows)
         if inputs.size.walks:
-            sampled = sample_rows(
-                logits, inputs["temperatures"], inputs["seeds"], inputs["draw_positions"], _bounds(logits, inputs)
-            )
-            walk_sampled(sampled, inputs.trees, inputs.size.places - 1, outputs.paths)
-            self._commit_paths(inputs, outputs)
-            outputs.download()
+            end.queue(logits, inputs)
 
     def _forward(self, inputs: StepInputs) -> torch.Tensor:
         output = self._model.forward(
@@ -154,15 +150,14 @@ class GpuRunner(Runner):
         self._features, self._rows = output.features, inputs.size.rows
         return output.logits
 
-    def _commit_paths(self, inputs: StepInputs, outputs: StepOutputs) -> None:
-        """How long paths are, only the device knows: all places are copied, those behind an end to the spare slot."""
-        paths = outputs.paths
-        places = torch.arange(inputs.size.places, device=self._device)
-        taken = (places < paths.lengths[:, None]) & (inputs["live"][:, None] > 0)
-        drawn = torch.where(taken, inputs["first_logits"][:, None] + paths.nodes, 0).flatten()
-        rows = inputs["logit_rows"].index_select(0, drawn).long()
-        slots = torch.where(taken.flatten(), inputs["slots"].index_select(0, drawn), self._spare_slot)
-        commit_kv(self._pool.scratch(inputs.size.rows), self._pool.pages, rows, slots)
+    def _end(self, size: StepSize) -> StepEnd:
+        if self._sharded is None:
+            return DeviceWalks(size, self._pool, self._spare_slot)
+        return RankOffers(size, self._sharded, int(self._model.vocabulary.start), self._device)
+
+    def _note_committed(self, plan: StepPlan) -> None:
+        kept = accepts(plan) if self._sharded is None else np.zeros(len(plan.prefix_lens), np.bool_)
+        self._committed = np.repeat(kept, np.diff(plan.row_offsets))
 
     def _inputs(self, size: StepSize) -> StepInputs:
         if size.rows > self._pool.scratch_rows:
@@ -178,9 +173,3 @@ class GpuRunner(Runner):
 def _is_drawn_from(plan: StepPlan) -> bool:
     """Whether every row is a logit row, and they fit a graph."""
     return 0 < len(plan.token_ids) == len(plan.logit_rows) and len(plan.token_ids) <= _MOST_ROWS
-
-
-def _bounds(logits: torch.Tensor, inputs: StepInputs) -> KeepBounds | None:
-    if not inputs.size.truncates:
-        return None
-    return keep_bounds(logits, inputs["temperatures"], inputs["top_ks"], inputs["top_ps"], inputs["min_ps"])

@@ -59,7 +59,18 @@ class ShardedSampler:
     def walk(self, logits: torch.Tensor, walks: list[TreeWalk]) -> Paths:
         """logits float32 [K, v] -> on rank 0 what `walk_trees` gives for [K, V]; elsewhere paths without a token."""
         rows = list(_rows(walks))
-        offered = self._group.gather(self._offers(logits, rows)) if rows else np.zeros((1, 0, 2))
+        return self._decided(walks, rows, self._offers(logits, rows) if rows else np.zeros((0, 2)))
+
+    def walk_offered(self, walks: list[TreeWalk], scores: NDArray[np.float32], ids: NDArray[np.int32]) -> Paths:
+        """`walk`, for walks that truncate nothing, from the best token of every row among this rank's: its score and
+        its id, both [K]."""
+        rows = list(_rows(walks))
+        index = [row.index for row in rows]
+        return self._decided(walks, rows, np.stack([scores[index], ids[index]], axis=1, dtype=np.float64))
+
+    def _decided(self, walks: list[TreeWalk], rows: list[_Row], offers: NDArray[np.float64]) -> Paths:
+        """offers [sum of offers, 2] of this rank."""
+        offered = self._group.gather(offers) if rows else offers[np.newaxis]
         return self._follow(walks, rows, offered) if self._group.leads else [([], []) for _ in walks]
 
     def _offers(self, logits: torch.Tensor, rows: list[_Row]) -> NDArray[np.float64]:
