@@ -18,6 +18,11 @@ class Placement:
     def is_gpu(self) -> bool:
         return self.device.type == "cuda"
 
+    @property
+    def machine(self) -> str:
+        """The card, or what the CPU can do: times measured on one are not another's."""
+        return torch.cuda.get_device_name(self.device) if self.is_gpu else torch.backends.cpu.get_cpu_capability()
+
 
 # CPUs of today's servers emulate bfloat16.
 CPU = Placement(device=torch.device("cpu"), dtype=torch.float32)

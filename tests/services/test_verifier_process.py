@@ -79,6 +79,16 @@ def test_a_folder_without_a_model_is_a_clear_error(tmp_path: Path) -> None:
     assert "Traceback" not in ended.stderr
 
 
+@pytest.mark.parametrize(
+    ("device", "message"), [("cuda:99", "cuda:99 is not here, torch"), ("gpu", "gpu is neither cpu nor cuda")]
+)
+def test_a_device_that_is_not_here_is_a_clear_error(device: str, message: str, checkpoint: Path) -> None:
+    command = [sys.executable, "-m", "draftwood_verifier", "--target", str(checkpoint), "--device", device]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("draftwood_verifier: device: " + message)
+
+
 def test_a_bad_flag_is_a_usage_error(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "draftwood_verifier", "--target", str(tmp_path), "--node-limit", "300"]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)

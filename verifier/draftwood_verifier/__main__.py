@@ -9,11 +9,12 @@ import sys
 import torch
 
 from draftwood_checkpoint.model_config import tokenizer_fingerprint
+from draftwood_kernels.placement import Placement, placement_of
 from draftwood_verifier.budget import storage
 from draftwood_verifier.budget.first_policy import costs_file, first_policy
 from draftwood_verifier.config import VerifierConfig, parse_config
 from draftwood_verifier.parallel.groups import Group, GroupLost
-from draftwood_verifier.parallel.launch import is_follower, joined
+from draftwood_verifier.parallel.launch import is_follower, joined, own_device
 from draftwood_verifier.parallel.lifeline import end_process
 from draftwood_verifier.ranks import Leader, follow
 from draftwood_verifier.runner import Runner, load_runner
@@ -23,14 +24,14 @@ from draftwood_wire.errors import DraftwoodError
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-async def serve(config: VerifierConfig, group: Group | None) -> None:
+async def serve(config: VerifierConfig, placement: Placement, group: Group | None) -> None:
     """Load, listen, say so on stdout, and stop in order when told to."""
     stop = asyncio.Event()
     for name in _SIGNALS:
         asyncio.get_running_loop().add_signal_handler(name, stop.set)
-    runner = _load(config, group)
+    runner = _load(config, placement, group)
     leader = Leader(runner, group) if group else None
-    costs = costs_file(config, ranks=group.size if group else 1)
+    costs = costs_file(config, placement, ranks=group.size if group else 1)
     policy = first_policy(config, leader or runner, costs)
     service = VerifierService(
         config, leader or runner, policy, tokenizer_fingerprint=tokenizer_fingerprint(config.target)
@@ -59,17 +60,23 @@ def _raise_failure(failed: "asyncio.Task[None]") -> None:
 
 
 def _run(config: VerifierConfig) -> None:
+    placement = placement_of(own_device(config.device))
     with joined() as group:
         if group is None or group.leads:
-            asyncio.run(serve(config, group))
+            asyncio.run(serve(config, placement, group))
         else:
-            follow(_load(config, group), group)
+            follow(_load(config, placement, group), group)
 
 
-def _load(config: VerifierConfig, group: Group | None) -> Runner:
-    return load_runner(
-        config.target, pages=config.kv_pages, page_size=config.page_size, group=group, rejection=config.rejection
-    )
+def _load(config: VerifierConfig, placement: Placement, group: Group | None) -> Runner:
+    pages, page_size, rejection = config.kv_pages, config.page_size, config.rejection
+    if not placement.is_gpu:
+        return load_runner(config.target, pages=pages, page_size=page_size, group=group, rejection=rejection)
+    # Only here: it needs triton.
+    from draftwood_verifier.gpu.runner import load_gpu_runner  # noqa: PLC0415
+
+    torch.cuda.set_device(placement.device)
+    return load_gpu_runner(config.target, placement, pages=pages, page_size=page_size, group=group, rejection=rejection)
 
 
 def main() -> int:

@@ -26,6 +26,9 @@ class VerifierConfig:
     tls_key: str = _option("", "PEM file of its key")
     tls_client_ca: str = _option("", "PEM file of the authority whose certificates clients must show")
     model_name: str = _option("", "name in GetInfo; the folder's name when empty")
+    device: str = _option(
+        "cpu", "cpu, in float32; or cuda, in bfloat16: the first card, under torchrun one a rank; cuda:1"
+    )
     kv_pages: int = _option(2048, "pages of the KV cache, shared by all sessions")
     page_size: int = _option(16, "tokens a page")
     prefill_chunk: int = _option(256, "prompt tokens that one step takes at most")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import torch
 
+from draftwood_kernels.placement import Placement
 from draftwood_verifier.budget import storage
 from draftwood_verifier.budget.cost_table import Axes, batch_axis
 from draftwood_verifier.budget.policy import Policy
@@ -28,14 +29,14 @@ def first_policy(config: VerifierConfig, runner: Runner, costs: Path) -> Policy:
     return policy
 
 
-def costs_file(config: VerifierConfig, *, ranks: int) -> Path:
+def costs_file(config: VerifierConfig, placement: Placement, *, ranks: int) -> Path:
     """Where the measured costs of this target on this machine are kept."""
     if config.costs:
         return Path(config.costs)
     name = storage.file_name(
         config.target,
         software=torch.__version__,
-        device=f"{torch.backends.cpu.get_cpu_capability()} x {ranks}",
+        device=f"{placement.machine} x {ranks}",
         threads=torch.get_num_threads(),
         axes=Axes(sequences=batch_axis(config.max_batch)),
     )

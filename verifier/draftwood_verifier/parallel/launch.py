@@ -19,6 +19,12 @@ def is_follower() -> bool:
     return _size() > 1 and os.environ.get("RANK") != "0"
 
 
+def own_device(device: str) -> str:
+    """Of `cuda` without a number, this process's card: torchrun numbers the processes of a host."""
+    local_rank = os.environ.get("LOCAL_RANK")
+    return f"cuda:{local_rank}" if device == "cuda" and local_rank else device
+
+
 @contextmanager
 def joined() -> Iterator[Group | None]:
     """The group of WORLD_SIZE processes in which this is RANK, met at MASTER_ADDR:MASTER_PORT; none of one process.
