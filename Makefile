@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Processes that unit and kernel tests run in.
+WORKERS ?= 2
 STAMP := $(VENV)/.installed
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 
@@ -10,8 +12,10 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 demo: $(STAMP)
 	$(BIN)/draftwood demo
 
+# What starts no service runs on all cores; the rest measures time, or would wait for its neighbour.
 test: $(STAMP)
-	$(BIN)/pytest
+	$(BIN)/pytest -n $(WORKERS) tests/unit tests/kernels
+	$(BIN)/pytest tests/deployment tests/services tests/faults tests/end_to_end
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

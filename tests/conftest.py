@@ -10,6 +10,14 @@ os.environ["TRITON_INTERPRET"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What tests want everybody to read, by `record_property("said", ...)`: it comes through from other processes."""
+    for report in terminalreporter.getreports("passed"):
+        for name, value in report.user_properties:
+            if name == "said":
+                terminalreporter.write_line(str(value))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Measured step costs of the tests' targets stay with the tests."""

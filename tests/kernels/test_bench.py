@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 
@@ -34,7 +35,7 @@ def test_an_unknown_model_is_named() -> None:
     assert "--models: 70B is none of 0.6B, 8B" in done.stderr
 
 
-def test_every_case_is_right() -> None:
+def test_every_case_is_right(record_property: Callable[[str, object], None]) -> None:
     done = run("--check")
     assert done.returncode == 0, done.stdout + done.stderr
     said = [line.removeprefix("right: ") for line in done.stdout.splitlines() if line.startswith("right: ")]
@@ -47,6 +48,7 @@ def test_every_case_is_right() -> None:
     ops += ("tree_attention", "sample_rows", "keep_bounds", "walk_tree", "top_candidates", "build_trees")
     for op in ops:
         assert any(op in name for name in said), op
+    record_property("said", summary[0])
 
 
 @pytest.mark.parametrize(
