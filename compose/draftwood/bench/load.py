@@ -56,7 +56,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--modes", type=_words, default=("plain", "chain", "tree", "auto"), help="some of the four")
     parser.add_argument("--tree-nodes", type=_whole_numbers, default=_TREE_NODES, help="fixed sizes of trees, 4,10,16")
     parser.add_argument("--pairs", type=int, help=f"slices of each mode and load ({_PAIRS})")
-    parser.add_argument("--window-s", type=float, help=f"seconds of a slice that are measured ({_WINDOW_S:g})")
+    parser.add_argument(
+        "--window-s",
+        type=float,
+        help=f"seconds of a slice that are measured ({_WINDOW_S:g}), up to 16 clients; in proportion above",
+    )
     parser.add_argument("--output-tokens", type=_whole_numbers, default=OUTPUT_TOKENS, help="shortest,longest answer")
     parser.add_argument("--seed", type=int, default=0, help="draws requests, arrivals and the order of modes")
     parser.add_argument("--drafter", default=_TRAINED, help="trained, random (random trees), or slow:MS a draft")
@@ -163,7 +167,7 @@ async def _measure(gateway: str, verifier: str | None, plan: Plan) -> Measured:
 def _report(arguments: argparse.Namespace, plan: Plan, measured: Measured) -> int:
     summaries = summarise(plan, measured)
     print(
-        f"{describe()}\ndrafter {arguments.drafter}, seed {arguments.seed}, {plan.pairs} pairs of {plan.window_s:g} s\n"
+        f"{describe()}\ndrafter {arguments.drafter}, seed {arguments.seed}, {plan.pairs} pairs of {plan.window_s:g} s, longer above 16 clients\n"
     )
     print_table(summaries)
     if arguments.json is not None:

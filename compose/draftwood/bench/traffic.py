@@ -12,6 +12,8 @@ from draftwood_client import AsyncClient, Usage
 from draftwood_wire.errors import Overloaded
 
 _TIMEOUT_S = 300.0
+# A round of more clients takes longer in proportion: from here on windows grow with them, to hold as many rounds.
+_SHORT_ROUND_CLIENTS = 16
 
 
 @dataclass(kw_only=True)
@@ -88,7 +90,7 @@ class Closed:
 
         async def window() -> tuple[float, float]:
             await asyncio.gather(*(event.wait() for event in begun))
-            return await _hold(window_s)
+            return await _hold(window_s * max(1.0, self.clients / _SHORT_ROUND_CLIENTS))
 
         return await _beside(window(), loops)
 
