@@ -166,9 +166,8 @@ async def _measure(gateway: str, verifier: str | None, plan: Plan) -> Measured:
 
 def _report(arguments: argparse.Namespace, plan: Plan, measured: Measured) -> int:
     summaries = summarise(plan, measured)
-    print(
-        f"{describe()}\ndrafter {arguments.drafter}, seed {arguments.seed}, {plan.pairs} pairs of {plan.window_s:g} s, longer above 16 clients\n"
-    )
+    windows = f"{plan.pairs} pairs of {plan.window_s:g} s, longer above 16 clients"
+    print(f"{describe()}\ndrafter {arguments.drafter}, seed {arguments.seed}, {windows}\n")
     print_table(summaries)
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(_json(arguments, plan, summaries), indent=1) + "\n")
