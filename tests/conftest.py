@@ -2,8 +2,11 @@
 
 import os
 from collections.abc import Iterator
+from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import DTypeLike, NDArray
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TRITON_INTERPRET"] = "1"
@@ -24,3 +27,20 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture
+def rows_multiplied_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interpreter's `tl.dot` adds up every row the same way, wherever the row stands in its tile.
+
+    A matrix unit does. The interpreter asks NumPy, whose BLAS on some CPUs gives a tile's last rows other bits than its
+    first: a test of a kernel's row invariance would then judge the BLAS.
+    """
+
+    def matmul(a: NDArray[Any], b: NDArray[Any], dtype: DTypeLike = None) -> NDArray[Any]:
+        product = np.zeros((*a.shape[:-1], b.shape[-1]), dtype or np.result_type(a, b))
+        for inner in range(a.shape[-1]):
+            product += a[..., inner, None].astype(product.dtype) * b[..., inner, None, :].astype(product.dtype)
+        return product
+
+    monkeypatch.setattr(np, "matmul", matmul)

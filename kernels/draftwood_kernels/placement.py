@@ -1,4 +1,4 @@
-"""On which device a model is, and in which type its weights, caches and rows are."""
+"""On which device a model is, in which type its weights, caches and rows are, and by which kernels it is computed."""
 
 from dataclasses import dataclass
 
@@ -7,8 +7,11 @@ import torch
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
+    """row_invariant: kernels whose result for a row has the same bits whatever else is in the batch."""
+
     device: torch.device
     dtype: torch.dtype
+    row_invariant: bool = False
 
     def place(self, weight: torch.Tensor) -> torch.Tensor:
         """A float tensor, there and of that type."""
@@ -28,14 +31,16 @@ class Placement:
 CPU = Placement(device=torch.device("cpu"), dtype=torch.float32)
 
 
-def placement_of(device: str) -> Placement:
+def placement_of(device: str, *, deterministic: bool = False) -> Placement:
     """`cpu` in float32, `cuda` or `cuda:1` in bfloat16. Raises ValueError for what is not on this machine."""
     kind, _, index = device.partition(":")
     if kind == "cpu" and not index:
+        if deterministic:
+            raise ValueError("deterministic: needs kernels that only a GPU has (--device cuda)")
         return CPU
     if kind != "cuda" or (index and not index.isdecimal()):
         raise ValueError(f"device: {device} is neither cpu nor cuda nor cuda:0, cuda:1, ...")
     found = torch.cuda.device_count()
     if int(index or 0) >= found:
         raise ValueError(f"device: {device} is not here, torch {torch.__version__} finds {found} CUDA devices")
-    return Placement(device=torch.device("cuda", int(index or 0)), dtype=torch.bfloat16)
+    return Placement(device=torch.device("cuda", int(index or 0)), dtype=torch.bfloat16, row_invariant=deterministic)

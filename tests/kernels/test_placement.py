@@ -27,6 +27,14 @@ def test_a_device_that_is_not_here(monkeypatch: pytest.MonkeyPatch) -> None:
         placement_of("cuda:2")
 
 
+def test_row_invariant_kernels_are_for_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert placement_of("cuda", deterministic=True).row_invariant
+    assert not placement_of("cuda").row_invariant
+    with pytest.raises(ValueError, match="deterministic: needs kernels that only a GPU has"):
+        placement_of("cpu", deterministic=True)
+
+
 def test_steps_on_a_cpu_just_run() -> None:
     graphs, seen = StepGraphs(torch.device("cpu")), []
     for size in (1, 1, 2):

@@ -60,7 +60,7 @@ def _raise_failure(failed: "asyncio.Task[None]") -> None:
 
 
 def _run(config: VerifierConfig) -> None:
-    placement = placement_of(own_device(config.device))
+    placement = placement_of(own_device(config.device), deterministic=config.deterministic)
     with joined() as group:
         if group is None or group.leads:
             asyncio.run(serve(config, placement, group))

@@ -29,6 +29,10 @@ class VerifierConfig:
     device: str = _option(
         "cpu", "cpu, in float32; or cuda, in bfloat16: the first card, under torchrun one a rank; cuda:1"
     )
+    deterministic: bool = _option(
+        False,
+        "on a GPU: kernels that give a row the same bits whatever is beside it, so that drafts can't turn a near tie",
+    )
     kv_pages: int = _option(2048, "pages of the KV cache, shared by all sessions")
     page_size: int = _option(16, "tokens a page")
     prefill_chunk: int = _option(256, "prompt tokens that one step takes at most")
@@ -82,6 +86,9 @@ def parse_config(arguments: Sequence[str] | None = None) -> VerifierConfig:
     )
     hints = get_type_hints(VerifierConfig)
     for entry in dataclasses.fields(VerifierConfig):
+        if hints[entry.name] is bool:
+            parser.add_argument("--" + entry.name.replace("_", "-"), action="store_true", help=entry.metadata["help"])
+            continue
         required = entry.default is dataclasses.MISSING
         parser.add_argument(
             "--" + entry.name.replace("_", "-"),

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from draftwood_kernels.placement import CPU, Placement
 from draftwood_kernels.sample import SamplingParams
 from draftwood_verifier.cache.pool import KVPool
 from draftwood_verifier.gpu.runner import GpuRunner
@@ -188,6 +189,27 @@ def test_draws_weighed_by_the_host_are_committed_by_it(target: Callable[[str], P
     runner.commit(commit_plan([0], 0, [2]))
     assert pool.pages[:, 2 * PAGE_SIZE].any()
     assert runner.execute(plan)[0].tokens == [int(logits[0].argmax())]
+
+
+@pytest.mark.usefixtures("rows_multiplied_alike")
+@pytest.mark.parametrize("variant", ["qwen3-tied", "llama-bias"])
+def test_deterministic_rows_have_the_bits_of_plain_decoding(variant: str, target: Callable[[str], Path]) -> None:
+    """Every node of a tree beside others, against its own straight run, row by row and alone."""
+    model = load_model(target(variant), placement=Placement(device=CPU.device, dtype=CPU.dtype, row_invariant=True))
+    pool = KVPool(layers=4, pages=PAGES + 1, page_size=PAGE_SIZE, row=model.cache_row)
+    runner = GpuRunner(model, pool)
+    ids = prompt(9)
+    prefill(runner, ids[:-1], TABLES[0])
+    together = runner.forward(
+        make_plan(
+            [chain(prompt(5, seed=5), 0, TABLES[1]), decode(ids[-1], 8, TABLES[0], TREE), decode(1, 0, TABLES[2])]
+        )
+    )
+    for row, path in zip(together[5:-1], paths(ids), strict=True):
+        for position in range(8, len(path)):
+            plain = runner.forward(make_plan([decode(path[position], position, TABLES[0])]))
+            runner.commit(commit_plan([0], position, TABLES[0]))
+        assert torch.equal(plain[0], row)
 
 
 def test_more_rows_than_scratch_held(gpu_runner: GpuRunners) -> None:

@@ -21,7 +21,8 @@ from draftwood_verifier.parallel.linear import length, scaled
 @dataclass(frozen=True, kw_only=True)
 class GroupedQueryAttention:
     """This rank's heads. qkv's output is [(H + 2G) * D] with queries and keys in pairs (see rotary); head_norm
-    [H + G, D], or none. sinks [H] and window: see sink_attention; a window needs sinks.
+    [H + G, D], or none. row_invariant: see tree_attention. sinks [H] and window: see sink_attention; a window needs
+    sinks.
     """
 
     heads: int
@@ -31,6 +32,7 @@ class GroupedQueryAttention:
     qkv: Linear
     head_norm: torch.Tensor | None
     o: Linear
+    row_invariant: bool
     sinks: torch.Tensor | None = None
     window: int | None = None
 
@@ -39,7 +41,7 @@ class GroupedQueryAttention:
         fused = self.qkv(normed).view(len(normed), self.heads + 2 * self.kv_heads, self.head_dim)
         queries = store_kv(fused, self.head_norm, self.eps, phases, scratch)
         if self.sinks is None:
-            return self.o(tree_attention(queries, scratch, pages, workspace, layout))
+            return self.o(tree_attention(queries, scratch, pages, workspace, layout, row_invariant=self.row_invariant))
         seen = sink_attention(queries, scratch, pages, workspace, layout, sinks=self.sinks, window=self.window)
         return self.o(seen)
 
@@ -64,6 +66,7 @@ def load_attention(reader: WeightReader, c: ModelConfig, *, qk_norm: bool) -> Gr
         qkv=reader.linear(qkv, c.hidden_size),
         head_norm=_head_norm(reader, c.head_dim, length(heads), length(kv_heads)) if qk_norm else None,
         o=reader.share.summed(reader.linear([output], query_rows, queries)),
+        row_invariant=reader.placement.row_invariant,
     )
 
 

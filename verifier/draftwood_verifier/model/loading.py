@@ -60,7 +60,7 @@ def _weights(reader: WeightReader, blueprint: Blueprint) -> DecoderWeights:
         return_freed_memory()
     norm = reader.tensor("model.norm.weight", c.hidden_size)
     if c.tie_word_embeddings:
-        head: Linear = PackedLinear(embedding)
+        head: Linear = PackedLinear(embedding, row_invariant=reader.placement.row_invariant)
     else:
         head = reader.linear([Part(name="lm_head", rows=c.vocab_size, held=vocabulary)], c.hidden_size)
     lookup = reader.share.embedding(embedding, vocabulary.start)

@@ -96,7 +96,7 @@ class WeightReader:
         if isinstance(weights[0], torch.Tensor):
             plain = [weight for weight in weights if isinstance(weight, torch.Tensor)]
             self._check_alike(parts, len(plain))
-            return PackedLinear(_join(plain), biases)
+            return PackedLinear(_join(plain), biases, row_invariant=self.placement.row_invariant)
         quantized = [
             weight
             for weight in weights
@@ -122,7 +122,7 @@ class WeightReader:
             codes = self._placed(load_mxfp4(self._checkpoint, full, expert, shape).map_rows(reorder))
             return QuantizedLinear(codes.codes, codes.scales, codes.group, bias)
         weight = reorder(self._checkpoint.load(full, (experts, inputs, outputs), rows=one)[0].T)
-        return PackedLinear(self.placement.place(weight), bias)
+        return PackedLinear(self.placement.place(weight), bias, row_invariant=self.placement.row_invariant)
 
     def check_all_asked(self, ignored: Iterable[str]) -> None:
         """Raises UnexpectedTensor for a name that nobody asked for and that starts with nothing of `ignored`."""
