@@ -19,6 +19,7 @@ FREE_PORT = "127.0.0.1:0"
 class StackOptions:
     """What to start and where; addresses are `host:port`, port 0 takes a free one. No `draft`: no drafter.
 
+    `drafter_device`: none takes the target's `device`, and of plain `cuda` the card after those of the ranks.
     `metrics_host`: where each service serves metrics, on a free port; empty for none.
     """
 
@@ -35,6 +36,8 @@ class StackOptions:
     # A module, and what comes before the drafter's options.
     drafter_module: tuple[str, ...] = ("draftwood_drafter",)
     tensor_parallel: int = 1
+    device: str = "cpu"
+    drafter_device: str | None = None
     head: str = Head.DRAFTER.value
     verification: str = MATCHING
     metrics_host: str = ""
@@ -57,13 +60,18 @@ class StackOptions:
         threads = max(1, tuning.VERIFIER_THREADS // self.tensor_parallel)
         arguments = ["--target", str(self.target), "--listen", self.verifier, "--model-name", self.model_name]
         arguments += ["--node-limit", str(self.node_limit), "--threads", str(threads)]
-        arguments += ["--verification", self.verification]
+        arguments += ["--verification", self.verification, "--device", self.device]
         return arguments + _optional("--kv-pages", self.kv_pages) + self._metrics()
 
     def drafter_arguments(self, draft: Path, verifier: str, listen: str) -> list[str]:
         arguments = ["--target", str(self.target), "--draft", str(draft), "--verifier", verifier, "--listen", listen]
-        arguments += ["--threads", str(tuning.DRAFTER_THREADS), "--head", self.head]
+        arguments += ["--threads", str(tuning.DRAFTER_THREADS), "--head", self.head, "--device", self._drafter_device()]
         return arguments + _optional("--context-pages", self.context_pages) + self._metrics()
+
+    def _drafter_device(self) -> str:
+        if self.drafter_device is not None:
+            return self.drafter_device
+        return f"cuda:{self.tensor_parallel}" if self.device == "cuda" else self.device
 
     def gateway_arguments(self, verifier: str) -> list[str]:
         arguments = ["--tokenizer", str(self.target), "--verifier", verifier, "--model-name", self.model_name]

@@ -30,6 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--node-limit", type=int, default=tuning.NODE_LIMIT, help="tree nodes when requests don't say")
     parser.add_argument("--kv-pages", type=int, help="pages of the target's KV cache")
     parser.add_argument("--tensor-parallel", type=int, default=1, help="ranks that the target is spread over")
+    parser.add_argument("--device", default="cpu", help="where the target runs: cpu, cuda (ranks take cards 0, 1, ...)")
+    parser.add_argument("--drafter-device", help="default: as the target, or of cuda the card after its own")
     parser.add_argument(
         "--head", choices=[head.value for head in Head], default=Head.DRAFTER.value, help="who holds the target's head"
     )
@@ -74,6 +76,8 @@ def _options(arguments: argparse.Namespace) -> StackOptions:
         kv_pages=arguments.kv_pages,
         context_pages=arguments.context_pages,
         tensor_parallel=arguments.tensor_parallel,
+        device=arguments.device,
+        drafter_device=arguments.drafter_device,
         head=arguments.head,
         verification=arguments.verification,
         metrics_host=arguments.metrics_host,

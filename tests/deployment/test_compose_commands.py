@@ -69,7 +69,7 @@ def test_the_cpu_profile_serves() -> None:
 
 def test_the_gpu_profile_serves_where_there_is_none() -> None:
     """Its commands, torchrun's included, on whatever this machine computes with."""
-    variables = {"DRAFTWOOD_KV_PAGES": "1024", "DRAFTWOOD_CONTEXT_PAGES": "1024"}
+    variables = {"DRAFTWOOD_DEVICE": "cpu", "DRAFTWOOD_KV_PAGES": "1024", "DRAFTWOOD_CONTEXT_PAGES": "1024"}
     project = LoopbackProject(read_project(["gpu"], variables=variables))
     with running(project, ChannelTls(), GPU_START_ORDER) as addresses:
         for name in GPU_START_ORDER:

@@ -30,3 +30,21 @@ def test_several_ranks_are_started_by_torchrun() -> None:
 def test_no_rank_at_all_is_refused() -> None:
     with pytest.raises(ValueError, match="tensor_parallel: 0 is below 1"):
         options(0)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "device", "chosen", "drafter"),
+    [
+        (1, "cpu", None, "cpu"),
+        (1, "cuda", None, "cuda:1"),
+        (3, "cuda", None, "cuda:3"),
+        (1, "cuda:2", None, "cuda:2"),
+        (1, "cuda", "cpu", "cpu"),
+    ],
+)
+def test_the_drafter_has_a_card_of_its_own(ranks: int, device: str, chosen: str | None, drafter: str) -> None:
+    stack = StackOptions(target=Path("a"), draft=Path("b"), tensor_parallel=ranks, device=device, drafter_device=chosen)
+    arguments = stack.verifier_command()[1]
+    assert arguments[arguments.index("--device") + 1] == device
+    arguments = stack.drafter_arguments(Path("b"), "verifier", "listen")
+    assert arguments[arguments.index("--device") + 1] == drafter
