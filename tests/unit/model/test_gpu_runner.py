@@ -12,7 +12,7 @@ from draftwood_kernels.sample import SamplingParams
 from draftwood_verifier.cache.pool import KVPool
 from draftwood_verifier.gpu.runner import GpuRunner
 from draftwood_verifier.model.loading import load_model
-from draftwood_verifier.plan import CommitPlan
+from draftwood_verifier.plan import CommitPlan, StepPlan, Walk
 from draftwood_verifier.runner import Runner
 from draftwood_wire.tree import EMPTY_TREE, TokenTree
 from tests.unit.model.targets import (
@@ -101,6 +101,35 @@ def guessed(cpu: Runner, session: Session, rng: np.random.Generator) -> TokenTre
     return make_tree([wrong, ids[0], ids[1], ids[1], ids[2], 5], [0, 0, 1, 2, 4, 4])
 
 
+def kept_rows(parts: list[CommitPlan]) -> CommitPlan:
+    return CommitPlan(
+        rows=np.concatenate([part.rows for part in parts]), slots=np.concatenate([part.slots for part in parts])
+    )
+
+
+def with_prompt(plan: StepPlan, ids: list[int], table: list[int]) -> StepPlan:
+    """The plan and the last chunk of a prompt, which is drawn from at its last row."""
+    rows, chunk = len(plan.token_ids), make_plan([chain(ids, 0, table)])
+    walk = Walk(
+        segment=len(plan.prefix_lens),
+        first_logit=rows,
+        root_row=rows + len(ids) - 1,
+        tree=EMPTY_TREE,
+        position=len(ids),
+        sampling=GREEDY,
+    )
+    return StepPlan(
+        token_ids=np.concatenate([plan.token_ids, chunk.token_ids]),
+        positions=np.concatenate([plan.positions, chunk.positions]),
+        row_offsets=np.append(plan.row_offsets, rows + len(ids)).astype(np.int32),
+        prefix_lens=np.append(plan.prefix_lens, 0).astype(np.int32),
+        block_tables=[*plan.block_tables, *chunk.block_tables],
+        parents=np.concatenate([plan.parents, chunk.parents]),
+        logit_rows=np.append(plan.logit_rows, walk.root_row).astype(np.int32),
+        walks=[*plan.walks, walk],
+    )
+
+
 def test_rounds_are_those_of_the_cpu(runner: Callable[[str], Runner], gpu_runner: GpuRunners) -> None:
     """Trees, plain rows and a prompt that joins: the same paths, features and pages, in padded and exact steps."""
     rng = np.random.default_rng(0)
@@ -112,30 +141,28 @@ def test_rounds_are_those_of_the_cpu(runner: Callable[[str], Runner], gpu_runner
             prefill(each, session.ids[:-1], session.table)
     accepted = 0
     for number in range(4):
-        segments = [
-            session.rows(guessed(cpu, session, rng) if (number + i) % 3 else EMPTY_TREE)
-            for i, session in enumerate(sessions)
-        ]
+        plan = make_plan(
+            [
+                session.rows(guessed(cpu, session, rng) if (number + i) % 3 else EMPTY_TREE)
+                for i, session in enumerate(sessions)
+            ]
+        )
+        rows = len(plan.token_ids)
         if number == 2:
-            segments.append(chain(prompt(6), 0, TABLES[3]))
-        plan = make_plan(segments)
+            plan = with_prompt(plan, prompt(6), TABLES[3])
         found, expected = gpu.execute(plan), cpu.execute(plan)
         assert found == expected
-        kept = CommitPlan(rows=np.zeros(0, np.int32), slots=np.zeros(0, np.int32))
-        for session, path in zip(sessions, expected, strict=True):
-            own = commit_plan(path.rows, len(session.ids) - 1, session.table)
-            kept = CommitPlan(rows=np.concatenate([kept.rows, own.rows]), slots=np.concatenate([kept.slots, own.slots]))
+        kept = [commit_plan(list(range(rows, len(plan.token_ids))), 0, TABLES[3])]
+        for session, path in zip(sessions, expected, strict=False):
+            kept.append(commit_plan(path.rows, len(session.ids) - 1, session.table))
             session.ids += path.tokens
             accepted += len(path.tokens) - 1
-        if number == 2:
-            own = commit_plan(list(range(len(plan.token_ids) - 6, len(plan.token_ids))), 0, TABLES[3])
-            kept = CommitPlan(rows=np.concatenate([kept.rows, own.rows]), slots=np.concatenate([kept.slots, own.slots]))
-        rows = kept.rows
-        np.testing.assert_allclose(gpu.features(rows, (3, 1)), cpu.features(rows, (3, 1)), atol=ATOL)
+        told = kept_rows(kept)
+        np.testing.assert_allclose(gpu.features(told.rows, (3, 1)), cpu.features(told.rows, (3, 1)), atol=ATOL)
         for each in (cpu, gpu):
-            each.commit(kept)
-            assert not each._pool.pages[:, kept.slots].isnan().any()
-        torch.testing.assert_close(gpu._pool.pages[:, kept.slots], cpu._pool.pages[:, kept.slots], atol=ATOL, rtol=0)
+            each.commit(told)
+            assert not each._pool.pages[:, told.slots].isnan().any()
+        torch.testing.assert_close(gpu._pool.pages[:, told.slots], cpu._pool.pages[:, told.slots], atol=ATOL, rtol=0)
     assert accepted >= 4
 
 

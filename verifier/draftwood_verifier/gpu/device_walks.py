@@ -45,7 +45,7 @@ class DeviceWalks:
     def _commit(self, inputs: StepInputs) -> None:
         """How long paths are, only the device knows: all places are copied, those behind an end to the spare slot."""
         places = torch.arange(inputs.size.places, device=self._paths.nodes.device)
-        taken = (places < self._paths.lengths[:, None]) & (inputs["live"][:, None] > 0)
+        taken = places < self._paths.lengths[:, None]
         drawn = torch.where(taken, inputs["first_logits"][:, None] + self._paths.nodes, 0).flatten()
         rows = inputs["logit_rows"].index_select(0, drawn).long()
         slots = torch.where(taken.flatten(), inputs["slots"].index_select(0, drawn), self._spare_slot)

@@ -18,7 +18,10 @@ from draftwood_verifier.plan import StepPlan, Walk
 
 
 class StepInputs:
-    """Buffers that stay where they are. Padding is rows of nobody, greedy draws, and trees that keep nothing."""
+    """Buffers that stay where they are.
+
+    Padding is rows of nobody, greedy draws, and walks that end at the first logit row, which is kept anyway.
+    """
 
     def __init__(self, size: StepSize, page_size: int, spare_slot: int, device: torch.device) -> None:
         """spare_slot: where the KV goes that nobody keeps."""
@@ -106,7 +109,6 @@ class StepInputs:
         self._put("first_logits", np.array([walk.first_logit for walk in walks], np.int32))
         offsets = np.cumsum([0, *(len(walk.tree) for walk in walks)])
         self._put("tree_offsets", offsets, rest=offsets[-1])
-        self._put("live", np.ones(len(walks), np.int32))
         if walks:
             self._put("tree_tokens", np.concatenate([walk.tree.token_ids for walk in walks]))
             self._put("tree_parents", np.concatenate([walk.tree.parents for walk in walks]))
@@ -174,5 +176,4 @@ def _fields(size: StepSize) -> Fields:
         "tree_offsets": (ints, (walks + 1,)),
         "tree_tokens": (ints, (logits,)),
         "tree_parents": (ints, (logits,)),
-        "live": (ints, (walks,)),
     }
