@@ -86,8 +86,9 @@ def _moe_loader(config: ModelConfig, fields: Fields) -> Callable[[WeightReader],
 
     def load(reader: WeightReader) -> Mlp:
         router = SigmoidRouter(
-            gate=reader.matrix("gate", experts, hidden),
-            bias=reader.tensor("gate.e_score_correction_bias", experts),
+            # A bias is large beside the differences that it decides: bfloat16 would send rows elsewhere.
+            gate=reader.matrix("gate", experts, hidden).float(),
+            bias=reader.exact("gate.e_score_correction_bias", experts),
             experts_a_row=experts_a_row,
             groups=groups,
             groups_a_row=groups_a_row,

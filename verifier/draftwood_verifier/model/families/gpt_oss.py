@@ -12,11 +12,11 @@ from draftwood_checkpoint.fields import Fields, positive_int
 from draftwood_checkpoint.model_config import ModelConfig
 from draftwood_checkpoint.mxfp4 import GROUP
 from draftwood_checkpoint.quantization import quantization
-from draftwood_kernels.grouped_gemm import GroupedLinear
 from draftwood_verifier.model.attention import load_attention
+from draftwood_verifier.model.experts import ExpertLinears, Experts, place_experts
 from draftwood_verifier.model.family import Blueprint, Family, joined
 from draftwood_verifier.model.layer import DecoderLayer
-from draftwood_verifier.model.moe import Experts, MixtureOfExperts, SoftmaxRouter
+from draftwood_verifier.model.moe import MixtureOfExperts, SoftmaxRouter
 from draftwood_verifier.model.weights import WeightReader
 from draftwood_verifier.parallel.experts import held_experts
 
@@ -72,12 +72,14 @@ def _load_experts(reader: WeightReader, config: ModelConfig, experts: int) -> Ex
     hidden, intermediate, stacks = config.hidden_size, config.intermediate_size, reader.under("mlp.experts.")
     gate_up, down = (experts, 2 * intermediate, hidden), (experts, hidden, intermediate)
     held = held_experts(reader.share, experts)
-    return Experts(
-        held,
-        GroupedLinear((stacks.stacked("gate_up_proj", e, gate_up, _gates_first) for e in held), 2 * intermediate),
-        GroupedLinear((stacks.stacked("down_proj", e, down) for e in held), hidden),
-        _clamped_gate,
+    linears = ExpertLinears(
+        gate_up=(stacks.stacked("gate_up_proj", expert, gate_up, _gates_first) for expert in held),
+        down=(stacks.stacked("down_proj", expert, down) for expert in held),
+        hidden=hidden,
+        intermediate=intermediate,
+        gated=_clamped_gate,
     )
+    return place_experts(reader.placement, held, linears)
 
 
 def _gates_first(rows: torch.Tensor) -> torch.Tensor:
