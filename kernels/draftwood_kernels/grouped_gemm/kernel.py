@@ -256,13 +256,14 @@ def _absent(bias: bool) -> dict[str, Any]:
 
 
 _ROWS = (("bf16", 2), ("fp16", 2), ("fp32", 4))
-# DeepSeek's fp8, packed int4, and mxfp4 as gpt-oss has it.
-_CODES = ((128, False, False), (32, True, False), (32, False, True))
 SPECIALISATIONS: list[Specialisation] = [
-    *(_plain(dtype, itemsize, bias=bias) for dtype, itemsize in _ROWS for bias in (False, True)),
+    *(_plain(dtype, itemsize, bias=False) for dtype, itemsize in _ROWS),
     *(
-        _quantized(dtype, itemsize, group, is_int4=is_int4, bias=bias)
+        _quantized(dtype, itemsize, group, is_int4=is_int4, bias=False)
         for dtype, itemsize in _ROWS
-        for group, is_int4, bias in _CODES
+        for group, is_int4 in ((128, False), (32, True))
     ),
+    # gpt-oss, as it was trained and in mxfp4.
+    _plain("bf16", 2, bias=True),
+    _quantized("bf16", 2, 32, is_int4=False, bias=True),
 ]
