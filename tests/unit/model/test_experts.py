@@ -135,9 +135,9 @@ def test_stacks_give_what_experts_one_by_one_give(held: range, everybody_to_one:
     torch.testing.assert_close(out.float(), expected, rtol=3e-2, atol=3e-2)
 
 
-SOFTMAX = SoftmaxRouter(torch.zeros(EXPERTS, HIDDEN, device="meta"), CHOICES, normalize=True)
+SOFTMAX = SoftmaxRouter(PackedLinear(torch.zeros(EXPERTS, HIDDEN, device="meta")), CHOICES, normalize=True)
 SIGMOID = SigmoidRouter(
-    gate=torch.zeros(EXPERTS, HIDDEN, device="meta"),
+    gate=PackedLinear(torch.zeros(EXPERTS, HIDDEN, device="meta")),
     bias=torch.zeros(EXPERTS, device="meta"),
     experts_a_row=CHOICES,
     groups=4,
@@ -203,7 +203,7 @@ def test_routing_is_read_in_float32(target: Targets) -> None:
     """Of a model that is placed in another type."""
     placement = Stacking(device=CPU.device, dtype=torch.bfloat16)
     router = mlp_of(target("deepseek"), ALONE, placement)._router
-    assert (router.bias.dtype, router.gate.dtype) == (torch.float32, torch.float32)
+    assert router.gate(torch.zeros(1, router.gate.in_features)).dtype == torch.float32
     exact = mlp_of(target("deepseek"), ALONE, CPU)._router
     assert torch.equal(router.bias, exact.bias)
     assert not torch.equal(router.bias, router.bias.bfloat16().float()), "bfloat16 has these numbers: the test is blind"

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from draftwood_kernels.linear import PackedLinear
 from draftwood_verifier.model.moe import SigmoidRouter, SoftmaxRouter
 
 ROWS, EXPERTS, CHOICES = 11, 12, 3
@@ -17,7 +18,13 @@ def _seed() -> None:
 def test_groups_limit_who_competes(normalize: bool) -> None:
     gate, bias, normed = torch.randn(EXPERTS, 16), torch.randn(EXPERTS), torch.randn(ROWS, 16)
     router = SigmoidRouter(
-        gate=gate, bias=bias, experts_a_row=CHOICES, groups=4, groups_a_row=2, normalize=normalize, scale=2.5
+        gate=PackedLinear(gate),
+        bias=bias,
+        experts_a_row=CHOICES,
+        groups=4,
+        groups_a_row=2,
+        normalize=normalize,
+        scale=2.5,
     )
     weights, experts = router(normed)
     limited = 0
@@ -36,7 +43,7 @@ def test_groups_limit_who_competes(normalize: bool) -> None:
 
 def test_softmax_is_float32_from_the_logits_on() -> None:
     gate, normed = torch.randn(EXPERTS, 16).bfloat16(), torch.randn(ROWS, 16).bfloat16()
-    weights, experts = SoftmaxRouter(gate, CHOICES, normalize=False)(normed)
+    weights, experts = SoftmaxRouter(PackedLinear(gate), CHOICES, normalize=False)(normed)
     assert weights.dtype == torch.float32
     expected = torch.softmax((normed @ gate.T).float(), dim=-1)
     torch.testing.assert_close(weights, expected.gather(1, experts))
@@ -48,7 +55,13 @@ def test_a_bias_that_bfloat16_would_round_decides() -> None:
     normed = torch.zeros(1, 16, dtype=torch.bfloat16)
     bias = 14 + torch.tensor([0.0, 0.02, 0.01, 0.03])
     router = SigmoidRouter(
-        gate=torch.randn(4, 16), bias=bias, experts_a_row=2, groups=1, groups_a_row=1, normalize=True, scale=1.0
+        gate=PackedLinear(torch.randn(4, 16)),
+        bias=bias,
+        experts_a_row=2,
+        groups=1,
+        groups_a_row=1,
+        normalize=True,
+        scale=1.0,
     )
     weights, experts = router(normed)
     assert experts.tolist() == [[3, 1]]
@@ -58,6 +71,12 @@ def test_a_bias_that_bfloat16_would_round_decides() -> None:
 def test_sigmoid_logits_are_float32() -> None:
     gate, normed = torch.randn(EXPERTS, 16), torch.randn(ROWS, 16).bfloat16()
     router = SigmoidRouter(
-        gate=gate, bias=torch.zeros(EXPERTS), experts_a_row=1, groups=1, groups_a_row=1, normalize=False, scale=1.0
+        gate=PackedLinear(gate),
+        bias=torch.zeros(EXPERTS),
+        experts_a_row=1,
+        groups=1,
+        groups_a_row=1,
+        normalize=False,
+        scale=1.0,
     )
     torch.testing.assert_close(router(normed)[0][:, 0], torch.sigmoid(normed.float() @ gate.T).amax(dim=1))

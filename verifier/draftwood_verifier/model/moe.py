@@ -14,7 +14,7 @@ from draftwood_kernels.linear import PackedLinear
 from draftwood_kernels.quantized_linear import QuantizedLinear
 from draftwood_verifier.model.experts import ExpertLinears, Experts, place_experts
 from draftwood_verifier.model.layer import Mlp
-from draftwood_verifier.model.weights import Part, WeightReader
+from draftwood_verifier.model.weights import Linear, Part, WeightReader
 from draftwood_verifier.parallel.experts import held_experts
 
 
@@ -40,18 +40,14 @@ class MixtureOfExperts:
 class SoftmaxRouter:
     """The K most probable experts, weighted by their probabilities, which `normalize` makes sum to one."""
 
-    def __init__(
-        self, gate: torch.Tensor, experts_a_row: int, *, normalize: bool, bias: torch.Tensor | None = None
-    ) -> None:
-        """gate [X, E], bias [X], of the rows' type."""
+    def __init__(self, gate: Linear, experts_a_row: int, *, normalize: bool) -> None:
+        """gate: [N, E] -> logits [N, X]."""
         self._gate = gate
-        self._bias = bias
         self._experts_a_row = experts_a_row
         self._normalize = normalize
 
     def __call__(self, normed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        logits = torch.nn.functional.linear(normed, self._gate, self._bias)
-        probabilities = torch.softmax(logits, dim=-1, dtype=torch.float32)
+        probabilities = torch.softmax(self._gate(normed), dim=-1, dtype=torch.float32)
         weights, experts = probabilities.topk(self._experts_a_row, dim=-1)
         return weights / weights.sum(dim=-1, keepdim=True) if self._normalize else weights, experts
 
@@ -63,7 +59,7 @@ class SigmoidRouter:
     Of `groups` equal groups of experts only the `groups_a_row` with the highest sums of their two best compete.
     """
 
-    gate: torch.Tensor  # float32 [X, E]
+    gate: Linear  # float32 [N, E] -> [N, X]
     bias: torch.Tensor  # float32 [X]
     experts_a_row: int
     groups: int
@@ -72,7 +68,7 @@ class SigmoidRouter:
     scale: float
 
     def __call__(self, normed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        scores = torch.nn.functional.linear(normed.float(), self.gate).sigmoid_()
+        scores = self.gate(normed.float()).sigmoid_()
         experts = self._limited(scores + self.bias).topk(self.experts_a_row, dim=-1).indices
         weights = scores.gather(1, experts)
         if self.normalize:

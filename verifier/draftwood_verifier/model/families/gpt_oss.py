@@ -17,7 +17,7 @@ from draftwood_verifier.model.experts import ExpertLinears, Experts, place_exper
 from draftwood_verifier.model.family import Blueprint, Family, joined
 from draftwood_verifier.model.layer import DecoderLayer
 from draftwood_verifier.model.moe import MixtureOfExperts, SoftmaxRouter
-from draftwood_verifier.model.weights import WeightReader
+from draftwood_verifier.model.weights import Part, WeightReader
 from draftwood_verifier.parallel.experts import held_experts
 
 _LIMIT, _SLOPE = 7.0, 1.702
@@ -36,11 +36,10 @@ def _blueprint(config: ModelConfig, fields: Fields) -> Blueprint:
             window=windows[index],
         )
         router = SoftmaxRouter(
-            reader.matrix("mlp.router", experts, config.hidden_size),
+            reader.linear([Part(name="mlp.router", rows=experts, bias=True)], config.hidden_size),
             experts_a_row,
             # Of the chosen alone: what their softmax would be.
             normalize=True,
-            bias=reader.tensor("mlp.router.bias", experts),
         )
         mixture = MixtureOfExperts(router, _load_experts(reader, config, experts))
         return joined(reader, config, attention, reader.share.summed(mixture))
