@@ -2,14 +2,10 @@
 
 from collections.abc import Callable, Iterator
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 import torch
 
-from draftwood_checkpoint.model_config import load_text_fields
-from draftwood_checkpoint.quantization import quantization
-from draftwood_checkpoint.safetensors_index import Checkpoint
 from draftwood_kernels.linear import PackedLinear
 from draftwood_kernels.placement import CPU, Placement
 from draftwood_kernels.silu_and_mul import silu_and_mul
@@ -22,24 +18,11 @@ from draftwood_verifier.model.experts import (
     dispatch_on_device,
     place_experts,
 )
-from draftwood_verifier.model.layer import Mlp
-from draftwood_verifier.model.loading import load_blueprint
 from draftwood_verifier.model.moe import MixtureOfExperts, Router, SigmoidRouter, SoftmaxRouter
-from draftwood_verifier.model.weights import WeightReader
-from draftwood_verifier.parallel.linear import ALONE, Share
-from tests.unit.model.quantized import FP8_CONFIG, INT4_CONFIG, encode_fp8, encode_int4, write_mxfp4, write_quantized
+from tests.unit.model.stacking import Stacking
 
 ROWS, EXPERTS, CHOICES, HIDDEN, INTERMEDIATE = 11, 12, 3, 40, 24
 RANGES = [range(EXPERTS), range(0, 5), range(5, 12), range(4, 5)]
-Targets = Callable[[str], Path]
-
-
-class Stacking(Placement):
-    """A CPU that takes the part of a GPU."""
-
-    @property
-    def is_gpu(self) -> bool:
-        return True
 
 
 @pytest.fixture(autouse=True)
@@ -49,12 +32,6 @@ def _poisoned() -> Iterator[None]:
     torch.use_deterministic_algorithms(True)
     yield
     torch.use_deterministic_algorithms(False)
-
-
-@pytest.fixture
-def plain_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """float32 weights stay as they are, as on a GPU."""
-    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
 
 
 def chosen() -> torch.Tensor:
@@ -157,53 +134,3 @@ def test_nothing_needs_to_know_a_number(router: Router) -> None:
     experts = StackedExperts(range(2, 9), linear(2 * INTERMEDIATE), linear(HIDDEN), silu_and_mul)
     mixture = MixtureOfExperts(router, experts, shared=torch.zeros_like)
     assert mixture(torch.zeros(ROWS, HIDDEN, device="meta")).shape == (ROWS, HIDDEN)
-
-
-def mlp_of(folder: Path, share: Share, placement: Placement) -> Mlp:
-    blueprint = load_blueprint(folder)
-    scheme = quantization(load_text_fields(folder))
-    reader = WeightReader(Checkpoint(folder), scheme, share, placement).under(f"{blueprint.prefix}model.layers.2.")
-    return blueprint.load_layer(reader, 2).mlp
-
-
-def quantized(scheme: str, source: Path, folder: Path) -> Path:
-    if scheme == "plain":
-        return source
-    if scheme == "mxfp4":
-        return write_mxfp4(source, folder)[0]
-    encode, config = {"fp8": (encode_fp8, FP8_CONFIG), "int4": (encode_int4, INT4_CONFIG)}[scheme]
-    return write_quantized(source, folder, encode, config, ".experts.")[0]
-
-
-@pytest.mark.parametrize(
-    ("variant", "scheme"),
-    [
-        ("qwen3-moe", "plain"),
-        ("qwen3-moe", "fp8"),
-        ("kimi-k25-wide", "int4"),
-        ("gpt-oss", "plain"),
-        ("gpt-oss-wide", "mxfp4"),
-    ],
-)
-@pytest.mark.usefixtures("plain_on_a_cpu")
-def test_loaded_stacks_give_what_the_layer_gives(variant: str, scheme: str, target: Targets, tmp_path: Path) -> None:
-    """float32, so that no row is sent elsewhere; two ranks' shares add up."""
-    folder = quantized(scheme, target(variant), tmp_path)
-    stacking = Stacking(device=CPU.device, dtype=CPU.dtype)
-    alone = mlp_of(folder, ALONE, CPU)
-    normed = torch.randn(5, load_blueprint(folder).config.hidden_size)
-    expected = alone(normed)
-    torch.testing.assert_close(mlp_of(folder, ALONE, stacking)(normed), expected, rtol=1e-4, atol=1e-5)
-    shares = [mlp_of(folder, Share.planned(rank, 2), stacking)(normed) for rank in range(2)]
-    torch.testing.assert_close(shares[0] + shares[1], expected, rtol=1e-4, atol=1e-5)
-    assert (shares[0] - expected).abs().max() > 1e-3, "one rank has everything: the test is blind"
-
-
-def test_routing_is_read_in_float32(target: Targets) -> None:
-    """Of a model that is placed in another type."""
-    placement = Stacking(device=CPU.device, dtype=torch.bfloat16)
-    router = mlp_of(target("deepseek"), ALONE, placement)._router
-    assert router.gate(torch.zeros(1, router.gate.in_features)).dtype == torch.float32
-    exact = mlp_of(target("deepseek"), ALONE, CPU)._router
-    assert torch.equal(router.bias, exact.bias)
-    assert not torch.equal(router.bias, router.bias.bfloat16().float()), "bfloat16 has these numbers: the test is blind"
