@@ -67,10 +67,17 @@ def test_the_kernel_on_codes(kind: str, counts: list[int]) -> None:
 
 
 def test_rows_behind_the_last_offset_belong_to_nobody() -> None:
-    weight, rows = torch.randn(2, 8, 16), torch.randn(50, 16)
+    weight, bias, rows = torch.randn(2, 8, 16), torch.randn(2, 8), torch.randn(50, 16)
     rows[10:] = torch.nan
-    out = kernel.grouped_gemm(rows, weight, torch.tensor([0, 4, 10], dtype=torch.int32))
-    close(out[:10], expected_of(rows[:10], weight, [4, 6]))
+    torch.use_deterministic_algorithms(True)
+    try:
+        out = kernel.grouped_gemm(rows, weight, torch.tensor([0, 4, 10], dtype=torch.int32), bias)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    biases = bias.double().repeat_interleave(torch.tensor([4, 6]), dim=0)
+    close(out[:10], expected_of(rows[:10], weight, [4, 6]) + biases)
+    # Not even by a bias: fresh memory is NaN here.
+    assert out[10:].isnan().all()
 
 
 def test_a_row_has_the_same_bits_alone_and_among_other_experts() -> None:

@@ -14,6 +14,7 @@ from draftwood_checkpoint.model_config import ModelConfig, load_text_fields
 from draftwood_checkpoint.quantization import Quantization, quantization
 from draftwood_checkpoint.safetensors_index import Checkpoint
 from draftwood_kernels.linear.reference import packs
+from draftwood_kernels.placement import Placement
 from draftwood_verifier.cache.pool import KVPool
 from draftwood_verifier.config import VerifierConfig
 from draftwood_verifier.model.decoder import DecoderModel
@@ -21,6 +22,7 @@ from draftwood_verifier.model.loading import load_blueprint, load_model
 from draftwood_verifier.parallel.linear import Share, length
 
 _FLOAT_BYTES = 4
+_NOWHERE = Placement(device=torch.device("meta"), dtype=torch.float32)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,8 +74,10 @@ def examine_target(folder: Path, *, most_ranks: int, on_cpu: bool) -> Target:
 def _rank_memory(folder: Path, checkpoint: Checkpoint, share: Share, *, on_cpu: bool) -> RankMemory:
     # Tables are made on the device of the weights, and there is no load whose progress could be shown.
     with torch.device("meta"), contextlib.redirect_stderr(io.StringIO()):
-        model = load_model(folder, share, open_checkpoint=lambda _: checkpoint)
-        pool = KVPool(layers=model.config.num_hidden_layers, pages=1, page_size=1, row=model.cache_row)
+        model = load_model(folder, share, placement=_NOWHERE, open_checkpoint=lambda _: checkpoint)
+        pool = KVPool(
+            layers=model.config.num_hidden_layers, pages=1, page_size=1, row=model.cache_row, placement=_NOWHERE
+        )
         weights = held_bytes(model)
         step = _step_bytes(model, pool)
     if on_cpu and model.config.tie_word_embeddings and packs(torch.zeros(1)):

@@ -1,4 +1,4 @@
-"""One linear a group of rows: the experts of a layer. One dispatch point.
+"""One linear a group of rows: the experts of a layer. `GroupedLinear` is for CPUs, `StackedLinear` for GPUs.
 
 Shapes: M rows sorted by group, X groups, I inputs, O outputs.
 """
@@ -6,6 +6,10 @@ Shapes: M rows sorted by group, X groups, I inputs, O outputs.
 from collections.abc import Callable, Iterable
 
 import torch
+
+from draftwood_kernels.grouped_gemm.stacked import StackedLinear
+
+__all__ = ["GroupedLinear", "Linear", "StackedLinear"]
 
 Linear = Callable[[torch.Tensor], torch.Tensor]
 

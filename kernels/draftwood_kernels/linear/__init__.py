@@ -12,16 +12,19 @@ class PackedLinear:
 
     row_invariant: a row's bits depend on nothing else in x. On a GPU that is a kernel of fixed tiles in the place of
     the library's, which chooses by the number of rows; on a CPU float32 is so anyway, and other types are refused.
+
+    What `weight` and `bias` hold is the layout as it was given; no weight once a CPU's own layout has replaced it.
     """
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None, *, row_invariant: bool = False) -> None:
         self.out_features, self.in_features = weight.shape
+        weight = weight.detach().contiguous()
+        self.weight = None if reference.packs(weight) else weight
+        self.bias = bias
         if row_invariant and weight.is_cuda:
             from draftwood_kernels.linear.kernel import row_invariant_linear  # noqa: PLC0415
 
-            self._linear: reference.Linear = partial(
-                row_invariant_linear, weight=weight.detach().contiguous(), bias=bias
-            )
+            self._linear: reference.Linear = partial(row_invariant_linear, weight=weight, bias=bias)
             return
         if row_invariant and not reference.packs(weight):
             raise ValueError(f"weight: {weight.dtype} on {weight.device} has no row-invariant linear")

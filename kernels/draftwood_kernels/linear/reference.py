@@ -16,13 +16,12 @@ def packs(weight: torch.Tensor) -> bool:
 
 
 def pack(weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
-    """oneDNN's blocked layout for float32 on a CPU that has it, the plain layout elsewhere.
+    """oneDNN's blocked layout for float32 on a CPU that has it, the plain layout elsewhere. weight: dense, no gradient.
 
     Packed, a 256 x 1536 weight takes 33 µs for one row and 93 µs for 17, plain 60 and 172 (2 cores with AVX-512). And a
     row's result is the same bits whatever rows stand beside it, which the plain form does not give below 8 rows: so
     one form serves all row counts, although plain is 5 to 10 µs faster for one row of the smallest weights.
     """
-    weight = weight.detach().contiguous()
     if not packs(weight):
         return partial(functional.linear, weight=weight, bias=bias)
     packed = torch.ops.mkldnn._reorder_linear_weight(weight, _EXPECTED_ROWS)

@@ -26,8 +26,8 @@ class QuantizedLinear:
     """x [N, I] -> x @ weight.T + bias [O] or none, a new tensor [N, O]."""
 
     def __init__(self, codes: torch.Tensor, scales: torch.Tensor, group: int, bias: torch.Tensor | None = None) -> None:
-        self._codes, self._scales, self._group, self._bias = codes.contiguous(), scales.contiguous(), group, bias
+        self.codes, self.scales, self.group, self.bias = codes.contiguous(), scales.contiguous(), group, bias
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        out = quantized_linear(x, self._codes, self._scales, self._group)
-        return out if self._bias is None else out.add_(self._bias)
+        out = quantized_linear(x, self.codes, self.scales, self.group)
+        return out if self.bias is None else out.add_(self.bias)

@@ -71,13 +71,14 @@ _BYTES = {"F8_E4M3": 1, "BF16": 2, "F32": 4}
 Entries = Iterator[tuple[str, str, list[int]]]
 
 
-def write_kimi_k2(folder: Path) -> tuple[Path, Path]:
+def write_kimi_k2(folder: Path, layers: int = CONFIG["num_hidden_layers"]) -> tuple[Path, Path]:
+    """Of the target the first `layers` layers."""
     target, draft = folder / "target", folder / "draft"
-    for each, config in ((target, CONFIG), (draft, DRAFT)):
+    for each, config in ((target, {**CONFIG, "num_hidden_layers": layers}), (draft, DRAFT)):
         each.mkdir()
         (each / "config.json").write_text(json.dumps(config))
     weight_map: dict[str, str] = {}
-    shards = {f"model-{index}.safetensors": list(_layer(index)) for index in range(CONFIG["num_hidden_layers"])}
+    shards = {f"model-{index}.safetensors": list(_layer(index)) for index in range(layers)}
     shards["model-rest.safetensors"] = list(_rest())
     for name, entries in shards.items():
         _write_holes(target / name, entries)

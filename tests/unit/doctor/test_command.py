@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from draftwood.__main__ import main
+from tests.unit.doctor.kimi import write_kimi_k2
 from tests.unit.drafter.pair import Pair, make_pair
 
 GIB = 2**30
@@ -47,12 +48,14 @@ def test_kimi_k2_on_nine_gpus(kimi: tuple[Path, Path], capsys: Out) -> None:
     assert drafted["head_on_verifier"]["saved_memory_bytes"] == 163840 * 7168 * 4
 
 
-def test_one_gpu_too_few_is_said_in_words(kimi: tuple[Path, Path], capsys: Out) -> None:
-    assert main(["doctor", str(kimi[0]), "--gpus", "7", "--gpu-memory", "141"]) == 1
+def test_one_gpu_too_few_is_said_in_words(tmp_path: Path, capsys: Out) -> None:
+    """Kimi-K2's first layers on cards that are as much smaller."""
+    target, _ = write_kimi_k2(tmp_path, layers=4)
+    assert main(["doctor", str(target), "--gpus", "7", "--gpu-memory", "12"]) == 1
     lines = capsys.readouterr().out.splitlines()
-    assert "target    kimi_k2, 61 layers, quantisation: fp8, blocks of 128 x 128, 958 GiB in files" in lines
+    assert "target    kimi_k2, 4 layers, quantisation: fp8, blocks of 128 x 128, 52.5 GiB in files" in lines
     assert "note      7 ranks: config.json: num_attention_heads: 64 can't be split evenly over 7 ranks" in lines
-    problem = "problem   memory: 251 GiB of a GPU are taken before the first token's keys, 127 GiB are usable"
+    problem = "problem   memory: 15.3 GiB of a GPU are taken before the first token's keys, 10.8 GiB are usable"
     assert [line for line in lines if line.startswith("problem")] == [f"{problem}: more GPUs, or larger ones"]
     assert lines[-1] == "not servable"
 

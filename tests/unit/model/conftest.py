@@ -38,3 +38,9 @@ def runner(target: Callable[[str], Path]) -> Callable[[str], Runner]:
         return runner
 
     return make
+
+
+@pytest.fixture
+def plain_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """float32 weights stay as they are, as on a GPU."""
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)

@@ -1,9 +1,10 @@
-"""Routing and the way of rows to experts and back, against loops."""
+"""Routing, against loops."""
 
 import pytest
 import torch
 
-from draftwood_verifier.model.moe import SigmoidRouter, combine, dispatch
+from draftwood_kernels.linear import PackedLinear
+from draftwood_verifier.model.moe import SigmoidRouter, SoftmaxRouter
 
 ROWS, EXPERTS, CHOICES = 11, 12, 3
 
@@ -13,40 +14,17 @@ def _seed() -> None:
     torch.manual_seed(0)
 
 
-def chosen() -> torch.Tensor:
-    """Distinct experts a row; expert 4 is nobody's."""
-    scores = torch.rand(ROWS, EXPERTS)
-    scores[:, 4] = -1
-    return scores.topk(CHOICES).indices
-
-
-@pytest.mark.parametrize("held", [range(EXPERTS), range(0, 5), range(5, 12), range(4, 5)])
-def test_pairs_of_the_held_experts_by_expert_and_row(held: range) -> None:
-    experts = chosen()
-    sent = dispatch(experts, held)
-    expected = [
-        [row * CHOICES + place for row in range(ROWS) for place in range(CHOICES) if experts[row, place] == expert]
-        for expert in held
-    ]
-    assert [sent.pairs[a:b].tolist() for a, b in zip(sent.offsets[:-1], sent.offsets[1:], strict=True)] == expected
-
-
-def test_shares_of_experts_add_up_to_the_whole() -> None:
-    experts, weights = chosen(), torch.rand(ROWS, CHOICES)
-    outputs = torch.randn(ROWS * CHOICES, 7)
-    expected = (outputs.view(ROWS, CHOICES, 7) * weights[..., None]).sum(1)
-    total = torch.zeros(ROWS, 7)
-    for held in (range(0, 5), range(5, 6), range(6, EXPERTS)):
-        sent = dispatch(experts, held)
-        total += combine(outputs[sent.pairs], weights, sent)
-    torch.testing.assert_close(total, expected)
-
-
 @pytest.mark.parametrize("normalize", [True, False])
 def test_groups_limit_who_competes(normalize: bool) -> None:
     gate, bias, normed = torch.randn(EXPERTS, 16), torch.randn(EXPERTS), torch.randn(ROWS, 16)
     router = SigmoidRouter(
-        gate=gate, bias=bias, experts_a_row=CHOICES, groups=4, groups_a_row=2, normalize=normalize, scale=2.5
+        gate=PackedLinear(gate),
+        bias=bias,
+        experts_a_row=CHOICES,
+        groups=4,
+        groups_a_row=2,
+        normalize=normalize,
+        scale=2.5,
     )
     weights, experts = router(normed)
     limited = 0
@@ -61,3 +39,44 @@ def test_groups_limit_who_competes(normalize: bool) -> None:
         kept = scores[experts[row]]
         torch.testing.assert_close(weights[row], 2.5 * (kept / kept.sum() if normalize else kept))
     assert limited, "no row where the groups make a difference"
+
+
+def test_softmax_is_float32_from_the_logits_on() -> None:
+    gate, normed = torch.randn(EXPERTS, 16).bfloat16(), torch.randn(ROWS, 16).bfloat16()
+    weights, experts = SoftmaxRouter(PackedLinear(gate), CHOICES, normalize=False)(normed)
+    assert weights.dtype == torch.float32
+    expected = torch.softmax((normed @ gate.T).float(), dim=-1)
+    torch.testing.assert_close(weights, expected.gather(1, experts))
+    torch.testing.assert_close(weights, expected.topk(CHOICES).values)
+
+
+def test_a_bias_that_bfloat16_would_round_decides() -> None:
+    """Scores differ by 0.02 beside a bias of 14, whose neighbours in bfloat16 are 0.06 away."""
+    normed = torch.zeros(1, 16, dtype=torch.bfloat16)
+    bias = 14 + torch.tensor([0.0, 0.02, 0.01, 0.03])
+    router = SigmoidRouter(
+        gate=PackedLinear(torch.randn(4, 16)),
+        bias=bias,
+        experts_a_row=2,
+        groups=1,
+        groups_a_row=1,
+        normalize=True,
+        scale=1.0,
+    )
+    weights, experts = router(normed)
+    assert experts.tolist() == [[3, 1]]
+    torch.testing.assert_close(weights, torch.full((1, 2), 0.5))
+
+
+def test_sigmoid_logits_are_float32() -> None:
+    gate, normed = torch.randn(EXPERTS, 16), torch.randn(ROWS, 16).bfloat16()
+    router = SigmoidRouter(
+        gate=PackedLinear(gate),
+        bias=torch.zeros(EXPERTS),
+        experts_a_row=1,
+        groups=1,
+        groups_a_row=1,
+        normalize=False,
+        scale=1.0,
+    )
+    torch.testing.assert_close(router(normed)[0][:, 0], torch.sigmoid(normed.float() @ gate.T).amax(dim=1))

@@ -75,6 +75,11 @@ class WeightReader:
         self._asked.add(self._prefix + name)
         return self.placement.place(self._checkpoint.load(self._prefix + name, shape, rows=rows))
 
+    def exact(self, name: str, *shape: int) -> torch.Tensor:
+        """`tensor` in float32, whatever type the model is placed in."""
+        self._asked.add(self._prefix + name)
+        return self._checkpoint.load(self._prefix + name, shape).to(self.placement.device)
+
     def matrix(self, name: str, rows: int, columns: int, *, held: slice | None = None) -> torch.Tensor:
         """The weight of a module, or some rows of it, as numbers [rows, columns], however it is stored."""
         weight = self._weight(Part(name=name, rows=rows, held=held), columns)
@@ -82,7 +87,7 @@ class WeightReader:
             return self.placement.place(dequantize(weight.codes, weight.scales, weight.group))
         return weight
 
-    def linear(self, parts: Sequence[Part], columns: int, held: slice | None = None) -> Linear:
+    def linear(self, parts: Sequence[Part], columns: int, held: slice | None = None) -> PackedLinear | QuantizedLinear:
         """Modules of one input [.., columns] as one product; its output has their held rows in this order.
 
         With `held`, the input has only these columns, and of all ranks' outputs the sum is meant.
@@ -110,7 +115,9 @@ class WeightReader:
             biases,
         )
 
-    def stacked(self, name: str, expert: int, shape: tuple[int, int, int], reorder: Reorder | None = None) -> Linear:
+    def stacked(
+        self, name: str, expert: int, shape: tuple[int, int, int], reorder: Reorder | None = None
+    ) -> PackedLinear | QuantizedLinear:
         """One of the experts that lie in one tensor, with its bias: float [X, I, O] or mxfp4. shape is (X, O, I)."""
         full, (experts, outputs, inputs) = self._prefix + name, shape
         one = slice(expert, expert + 1)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from draftwood_checkpoint.errors import UnsupportedConfig
 from draftwood_checkpoint.fields import Fields, positive_int
 from draftwood_checkpoint.model_config import ModelConfig, RopeConfig
+from draftwood_kernels.linear import PackedLinear
 from draftwood_verifier.model.family import Blueprint, Family, joined
 from draftwood_verifier.model.latent_attention import LatentConfig, load_latent_attention
 from draftwood_verifier.model.layer import DecoderLayer, Mlp
@@ -86,8 +87,11 @@ def _moe_loader(config: ModelConfig, fields: Fields) -> Callable[[WeightReader],
 
     def load(reader: WeightReader) -> Mlp:
         router = SigmoidRouter(
-            gate=reader.matrix("gate", experts, hidden),
-            bias=reader.tensor("gate.e_score_correction_bias", experts),
+            # A bias is large beside the differences that it decides: bfloat16 would send rows elsewhere.
+            gate=PackedLinear(
+                reader.matrix("gate", experts, hidden).float(), row_invariant=reader.placement.row_invariant
+            ),
+            bias=reader.exact("gate.e_score_correction_bias", experts),
             experts_a_row=experts_a_row,
             groups=groups,
             groups_a_row=groups_a_row,

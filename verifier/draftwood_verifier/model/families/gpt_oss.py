@@ -12,12 +12,12 @@ from draftwood_checkpoint.fields import Fields, positive_int
 from draftwood_checkpoint.model_config import ModelConfig
 from draftwood_checkpoint.mxfp4 import GROUP
 from draftwood_checkpoint.quantization import quantization
-from draftwood_kernels.grouped_gemm import GroupedLinear
 from draftwood_verifier.model.attention import load_attention
+from draftwood_verifier.model.experts import ExpertLinears, Experts, place_experts
 from draftwood_verifier.model.family import Blueprint, Family, joined
 from draftwood_verifier.model.layer import DecoderLayer
-from draftwood_verifier.model.moe import Experts, MixtureOfExperts, SoftmaxRouter
-from draftwood_verifier.model.weights import WeightReader
+from draftwood_verifier.model.moe import MixtureOfExperts, SoftmaxRouter
+from draftwood_verifier.model.weights import Part, WeightReader
 from draftwood_verifier.parallel.experts import held_experts
 
 _LIMIT, _SLOPE = 7.0, 1.702
@@ -36,11 +36,10 @@ def _blueprint(config: ModelConfig, fields: Fields) -> Blueprint:
             window=windows[index],
         )
         router = SoftmaxRouter(
-            reader.matrix("mlp.router", experts, config.hidden_size),
+            reader.linear([Part(name="mlp.router", rows=experts, bias=True)], config.hidden_size),
             experts_a_row,
             # Of the chosen alone: what their softmax would be.
             normalize=True,
-            bias=reader.tensor("mlp.router.bias", experts),
         )
         mixture = MixtureOfExperts(router, _load_experts(reader, config, experts))
         return joined(reader, config, attention, reader.share.summed(mixture))
@@ -72,12 +71,14 @@ def _load_experts(reader: WeightReader, config: ModelConfig, experts: int) -> Ex
     hidden, intermediate, stacks = config.hidden_size, config.intermediate_size, reader.under("mlp.experts.")
     gate_up, down = (experts, 2 * intermediate, hidden), (experts, hidden, intermediate)
     held = held_experts(reader.share, experts)
-    return Experts(
-        held,
-        GroupedLinear((stacks.stacked("gate_up_proj", e, gate_up, _gates_first) for e in held), 2 * intermediate),
-        GroupedLinear((stacks.stacked("down_proj", e, down) for e in held), hidden),
-        _clamped_gate,
+    linears = ExpertLinears(
+        gate_up=(stacks.stacked("gate_up_proj", expert, gate_up, _gates_first) for expert in held),
+        down=(stacks.stacked("down_proj", expert, down) for expert in held),
+        hidden=hidden,
+        intermediate=intermediate,
+        gated=_clamped_gate,
     )
+    return place_experts(reader.placement, held, linears)
 
 
 def _gates_first(rows: torch.Tensor) -> torch.Tensor:

@@ -9,7 +9,7 @@ from draftwood_verifier.model.family import Blueprint, Family, grouped_query_blu
 from draftwood_verifier.model.layer import Mlp
 from draftwood_verifier.model.mlp import load_mlp
 from draftwood_verifier.model.moe import MixtureOfExperts, SoftmaxRouter, load_experts
-from draftwood_verifier.model.weights import WeightReader
+from draftwood_verifier.model.weights import Part, WeightReader
 
 
 def _blueprint(config: ModelConfig, fields: Fields) -> Blueprint:
@@ -23,7 +23,7 @@ def _blueprint(config: ModelConfig, fields: Fields) -> Blueprint:
     def load_mlp_of(reader: WeightReader, index: int) -> Mlp:
         if index in dense_layers or (index + 1) % sparse_step:
             return load_mlp(reader, config.hidden_size, config.intermediate_size)
-        gate = reader.matrix("gate", experts, config.hidden_size)
+        gate = reader.linear([Part(name="gate", rows=experts)], config.hidden_size)
         router = SoftmaxRouter(gate, experts_a_row, normalize=normalize)
         held = load_experts(reader, experts, config.hidden_size, intermediate)
         return reader.share.summed(MixtureOfExperts(router, held))
