@@ -21,7 +21,7 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
     return subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_every_kernel_fits_every_chip(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
     page = tmp_path / "kernels.md"
     done = run("--table", str(page))

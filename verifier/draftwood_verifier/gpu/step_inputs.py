@@ -20,7 +20,8 @@ from draftwood_verifier.plan import StepPlan, Walk
 class StepInputs:
     """Buffers that stay where they are.
 
-    Padding is rows of nobody, greedy draws, and walks that end at the first logit row, which is kept anyway.
+    Padding is rows of nobody, draws that nobody reads, whatever an earlier step has left there, and walks that end at
+    the first logit row, which is kept anyway.
     """
 
     def __init__(self, size: StepSize, page_size: int, spare_slot: int, device: torch.device) -> None:
@@ -35,8 +36,6 @@ class StepInputs:
 
     def fill(self, plan: StepPlan) -> None:
         """Queue a plan that fits the size; the last one must have been read by now."""
-        for array in self._buffer.host.values():
-            array.fill(0)
         self._fill_rows(plan)
         self._fill_draws(plan)
         self._fill_trees(plan.walks)
@@ -91,7 +90,6 @@ class StepInputs:
         self._put("logit_rows", plan.logit_rows)
         self._put("draw_positions", plan.positions[plan.logit_rows] + 1)
         self._put("slots", self._slots(plan), rest=self._spare_slot)
-        self._buffer.host["top_ps"].fill(1)
         if not plan.walks:
             return
         index, owners = _drawn_rows(plan.walks)
