@@ -22,7 +22,7 @@ from draftwood_kernels.tree_attention.kernel import LOG2_E, accumulate, join
 
 # Less of a context than this is not worth a split, and more programs than this fill no chip any better.
 _SPLIT_KEYS, _WANTED_PROGRAMS = 512, 512
-_COMBINE_WARPS = 4
+_COMBINE_ROWS, _COMBINE_WARPS = 16, 4
 # (padded head size, bytes a number) -> rows and keys of a tile, warps, stages.
 _TILES = {
     (64, 2): (64, 32, 8, 3),
@@ -82,13 +82,15 @@ def block_attention(
         **options,
     )
     if splits > 1:
-        _combine[(rows * heads,)](
+        _combine[(triton.cdiv(rows * heads, _COMBINE_ROWS),)](
             partial,
             logs,
             out,
             splits,
+            rows * heads,
             HEAD_DIM=head_dim,
             BLOCK_D=constants["BLOCK_D"],
+            BLOCK_M=_COMBINE_ROWS,
             num_warps=_COMBINE_WARPS,
         )
     return out.flatten(1)
@@ -228,23 +230,26 @@ def _attend(
 
 
 @triton.jit
-def _combine(partial, logs, out, splits, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr):
-    """All splits of one head of one row; empty ones have no part to be read."""
-    head_row, head_rows = tl.program_id(0).to(tl.int64), tl.num_programs(0)
-    one = tl.arange(0, 1)
+def _combine(
+    partial, logs, out, splits, head_rows, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr
+):
+    """All splits of some heads of rows; empty ones have no part to be read."""
+    head_row = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
+    live = head_row < head_rows
     d = tl.arange(0, BLOCK_D)
     inside = (d < HEAD_DIM)[None, :]
-    peak = tl.full([1], -1.0e30, tl.float32)
-    total = tl.zeros([1], tl.float32)
-    acc = tl.zeros([1, BLOCK_D], tl.float32)
+    peak = tl.full([BLOCK_M], -1.0e30, tl.float32)
+    total = tl.zeros([BLOCK_M], tl.float32)
+    acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     for split in range(0, splits):
-        place = tl.cast(split, tl.int64) * head_rows + head_row + one
-        log = tl.load(logs + place)
+        place = tl.cast(split, tl.int64) * head_rows + head_row
+        log = tl.load(logs + place, mask=live, other=float("-inf"))
         there = inside & (log > float("-inf"))[:, None]
         part = tl.load(partial + place[:, None] * HEAD_DIM + d[None, :], mask=there, other=0.0)
         peak, total, acc = join(peak, total, acc, log, part)
-    cell = (head_row + one)[:, None] * HEAD_DIM + d[None, :]
-    tl.store(out + cell, (acc / total[:, None]).to(out.dtype.element_ty), mask=inside)
+    total = tl.where(live, total, 1.0)
+    cell = head_row[:, None] * HEAD_DIM + d[None, :]
+    tl.store(out + cell, (acc / total[:, None]).to(out.dtype.element_ty), mask=live[:, None] & inside)
 
 
 _TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -276,8 +281,13 @@ def _combining(dtype: str, head_dim: int) -> Specialisation:
     return Specialisation(
         kernel=_combine,
         name=f"block_attention combine {dtype} head {head_dim}",
-        signature={"partial": "*fp32", "logs": "*fp32", "out": f"*{dtype}", "splits": "i32"},
-        constexprs={"HEAD_DIM": head_dim, "BLOCK_D": max(64, triton.next_power_of_2(head_dim))},
+        signature={"partial": "*fp32", "logs": "*fp32", "out": f"*{dtype}"}
+        | dict.fromkeys(("splits", "head_rows"), "i32"),
+        constexprs={
+            "HEAD_DIM": head_dim,
+            "BLOCK_D": max(64, triton.next_power_of_2(head_dim)),
+            "BLOCK_M": _COMBINE_ROWS,
+        },
         num_warps=_COMBINE_WARPS,
         num_stages=2,
     )
