@@ -50,7 +50,6 @@ class ContextStep:
         # Behind the pieces there are rooms without rows.
         given["row_offsets"][:] = ends[-1]
         given["row_offsets"][: len(pieces)] = [end - count for end, count in zip(ends, counts, strict=True)]
-        given["lengths"][:] = 0
         given["lengths"][: len(pieces)] = counts
         given["starts"][: len(pieces)] = [piece.start for piece in pieces]
         for index, (piece, end) in enumerate(zip(pieces, ends, strict=True)):

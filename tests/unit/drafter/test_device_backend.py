@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from draftwood_drafter import context_step, device_backend, draft_step
 from draftwood_drafter import model as model_module
@@ -71,6 +72,18 @@ def load(folder: Path, variant: str, *, with_head: bool = True, block_size: int 
 
 def engine_of(model: DraftModel, backend: Callable[[DraftModel, ContextCache], Any]) -> DraftEngine:
     return DraftEngine(model, context_pages=128, page_size=4, make_backend=backend)
+
+
+def device_engine(model: DraftModel) -> tuple[DraftEngine, DeviceBackend]:
+    """An engine and what it drafts with."""
+    made = []
+
+    def make(model: DraftModel, cache: ContextCache) -> DeviceBackend:
+        made.append(DeviceBackend(model, cache))
+        return made[-1]
+
+    engine = engine_of(model, make)
+    return engine, made[-1]
 
 
 def play(
@@ -275,16 +288,48 @@ def test_drafts_outlive_the_next_step(tmp_path: Path) -> None:
         assert not np.array_equal(kept[0][1], kept[1][1])
 
 
+def test_what_is_behind_a_group_has_no_context(tmp_path: Path) -> None:
+    engine, backend = device_engine(load(tmp_path, "full attention"))
+    for sessions in (4, 3):
+        engine.close_all()
+        for session_id in range(sessions):
+            engine.open(session_id, [5] * 6, TREE, decoding=True)
+            features = np.ones((5, engine.model.feature_width), np.float32)
+            engine.append([FeatureRows(session_id=session_id, start=0, features=features)])
+        assert len(engine.draft(engine.ready())[0]) == sessions
+        (step,) = backend._draft_steps.values()
+        assert step.inputs.device["lengths"].tolist() == [5] * sessions + [0] * (4 - sessions)
+
+
+class _SeenOps(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.add(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("with_head", [True, False])
+def test_a_step_asks_the_host_nothing(tmp_path: Path, with_head: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No number is read on the host, or made there: what a graph could not hold."""
+    by_kernels(monkeypatch)
+    engine, backend = device_engine(load(tmp_path, "scaled", with_head=with_head, block_size=2))
+    play(engine, [SAMPLED], 1, (2,))
+    for step in (*backend._context_steps.values(), *backend._draft_steps.values()):
+        with torch.inference_mode(), _SeenOps() as seen:
+            step()
+        waits = ("_local_scalar_dense", "nonzero", "lift_fresh", "_to_copy", "masked_select", "repeat_interleave")
+        assert [name for name in seen.names if any(wait in name for wait in waits)] == []
+        assert any("linear" in name for name in seen.names)
+
+
 def test_sizes_are_few(tmp_path: Path) -> None:
     """A step is made once a size, not once a batch."""
-    backends = []
-
-    def make(model: DraftModel, cache: ContextCache) -> DeviceBackend:
-        backends.append(DeviceBackend(model, cache))
-        return backends[-1]
-
-    play(engine_of(load(tmp_path, "full attention"), make), [TREE, CHAIN], 24)
-    drafts, contexts = backends[0]._draft_steps, backends[0]._context_steps
+    engine, backend = device_engine(load(tmp_path, "full attention"))
+    play(engine, [TREE, CHAIN], 24)
+    drafts, contexts = backend._draft_steps, backend._context_steps
     assert 2 <= len(drafts) <= 8
     assert {size.sessions for size in drafts} <= {2, 4, 8}
     assert {size.nodes for size in drafts} <= {8, 16, 32}
