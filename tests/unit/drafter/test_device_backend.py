@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from draftwood_drafter import context_step, device_backend, draft_step
 from draftwood_drafter import model as model_module
-from draftwood_drafter.__main__ import make_engine
+from draftwood_drafter.__main__ import first_wishes, make_engine
 from draftwood_drafter.backend import ContextPiece, Draft
 from draftwood_drafter.config import DrafterConfig
 from draftwood_drafter.context_cache import ContextCache, PageTable
@@ -29,7 +29,7 @@ from draftwood_kernels.append_context import kernel as append_context_kernel
 from draftwood_kernels.block_attention import kernel as block_attention_kernel
 from draftwood_kernels.build_tree import kernel as build_tree_kernel
 from draftwood_kernels.perturb import kernel as perturb_kernel
-from draftwood_kernels.placement import Placement
+from draftwood_kernels.placement import CPU, Placement
 from draftwood_kernels.rms_norm import kernel as rms_norm_kernel
 from draftwood_kernels.silu_and_mul import kernel as silu_and_mul_kernel
 from draftwood_kernels.store_kv import kernel as store_kv_kernel
@@ -315,12 +315,13 @@ class _SeenOps(TorchDispatchMode):
 def test_a_step_asks_the_host_nothing(tmp_path: Path, with_head: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """No number is read on the host, or made there: what a graph could not hold."""
     by_kernels(monkeypatch)
-    engine, backend = device_engine(load(tmp_path, "scaled", with_head=with_head, block_size=2))
+    engine, backend = device_engine(load(tmp_path, "sliding and full", with_head=with_head, block_size=2))
     play(engine, [SAMPLED], 1, (2,))
     for step in (*backend._context_steps.values(), *backend._draft_steps.values()):
         with torch.inference_mode(), _SeenOps() as seen:
             step()
-        waits = ("_local_scalar_dense", "nonzero", "lift_fresh", "_to_copy", "masked_select", "repeat_interleave")
+        # How reading or making a number on the host looks from here; tolist and numpy resolve conjugates first.
+        waits = ("item", "_local_scalar_dense", "nonzero", "lift_fresh", "aten.to.", "_to_copy", "resolve_conj")
         assert [name for name in seen.names if any(wait in name for wait in waits)] == []
         assert any("linear" in name for name in seen.names)
 
@@ -372,12 +373,25 @@ def test_a_device_that_is_not_there_ends_the_start() -> None:
         make_engine(config(device="cuda:99"))
 
 
+@pytest.mark.parametrize("node_limit", [1, 8, 20, 256])
+def test_the_start_drafts_in_every_size_of_tree(node_limit: int) -> None:
+    config = DrafterConfig(target=Path("t"), draft=Path("d"), verifier="127.0.0.1:1", node_limit=node_limit)
+    assert [params.node_limit for params in first_wishes(config, CPU)] == [node_limit]
+    wishes = first_wishes(config, replace(CPU, device=torch.device("cuda", 0)))
+    for is_sampled in (False, True):
+        limits = [params.node_limit for params in wishes if (params.temperature > 0) == is_sampled]
+        # What is captured for one limit serves all up to the next power of two.
+        reached = {max(8, 1 << (limit - 1).bit_length()) for limit in limits}
+        assert reached >= {max(8, 1 << (limit - 1).bit_length()) for limit in range(1, node_limit + 1)}
+        assert max(limits) == node_limit
+
+
 def test_fields_of_a_buffer_travel_in_one_copy() -> None:
     fields = {
         "flags": Field(shape=(3,), dtype=torch.int32),
         "seeds": Field(shape=(2,), dtype=torch.int64),
         "nothing": Field(shape=(0, 4), dtype=torch.float32),
-        "rows": Field(shape=(3, 5), dtype=torch.bfloat16),
+        "rows": Field(shape=(3, 3), dtype=torch.bfloat16),
         "last": Field(shape=(1,), dtype=torch.float32),
     }
     buffer = PackedBuffer(fields, torch.device("cpu"))
