@@ -21,6 +21,7 @@ from draftwood_drafter.servicer import DrafterServicer, draft_once
 from draftwood_drafter.session import DraftParams, Shape
 from draftwood_drafter.speculation_client import Backoff, SpeculationClient
 from draftwood_drafter.telemetry import DrafterTelemetry
+from draftwood_kernels.placement import Placement, placement_of
 from draftwood_wire.errors import DraftwoodError
 from draftwood_wire.transport import Server
 from draftwood_wire.v1 import drafter_service_pb2, tensor_pb2, verifier_service_pb2
@@ -47,14 +48,35 @@ def make_hello(config: DrafterConfig, model: DraftModel) -> verifier_service_pb2
 
 
 def make_engine(config: DrafterConfig) -> DraftEngine:
-    """Load the model and run one draft, so that no session pays for what torch sets up on first use."""
+    """Load the model and run first drafts, so that no session pays for what is set up, compiled and captured by them.
+
+    Raises ValueError for a device that is not there and Incompatible for a draft that it can't serve.
+    """
     if config.threads:
         torch.set_num_threads(config.threads)
-    model = load_draft_model(config.target, config.draft, with_head=config.head is Head.DRAFTER)
+    placement = placement_of(config.device)
+    if placement.is_gpu:
+        # Streams, graphs and kernels belong to the current device, not to that of the tensors.
+        torch.cuda.set_device(placement.device)
+    with_head = config.head is Head.DRAFTER
+    model = load_draft_model(config.target, config.draft, with_head=with_head, placement=placement)
     engine = DraftEngine(model, context_pages=config.context_pages, page_size=config.page_size)
     features = np.zeros((1, model.feature_width), np.float32)
-    draft_once(engine, [0, 0], features, DraftParams(shape=Shape.TREE, node_limit=config.node_limit))
+    for params in first_wishes(config, placement):
+        draft_once(engine, [0, 0], features, params)
     return engine
+
+
+def first_wishes(config: DrafterConfig, placement: Placement) -> list[DraftParams]:
+    """Of a GPU, one for each kernel that it compiles: they go by the nodes of a tree, and by whether it is sampled."""
+    if not placement.is_gpu:
+        return [DraftParams(shape=Shape.TREE, node_limit=config.node_limit)]
+    limits = [limit for limit in (8, 16, 32, 64, 128) if limit < config.node_limit] + [config.node_limit]
+    return [
+        DraftParams(shape=Shape.TREE, node_limit=limit, temperature=temperature, seed=0)
+        for limit in limits
+        for temperature in (0.0, 1.0)
+    ]
 
 
 async def serve(config: DrafterConfig, make: Callable[[DrafterConfig], DraftEngine] = make_engine) -> None:

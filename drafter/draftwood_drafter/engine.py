@@ -4,47 +4,33 @@ Nothing here knows gRPC. A session that can't go on is closed at once and report
 untouched.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from draftwood_drafter.backend import ContextPiece, Draft, DraftBackend
 from draftwood_drafter.context_cache import ContextCache, OutOfPages
+from draftwood_drafter.device_backend import DeviceBackend
+from draftwood_drafter.host_backend import HostBackend
 from draftwood_drafter.model import DraftModel
 from draftwood_drafter.session import DraftParams, FeatureRows, Session, SessionFault, Shape
-from draftwood_drafter.tree_builder import build_trees
-from draftwood_wire.tree import EMPTY_TREE, TokenTree
-
-# Bounds the copy of context that one step makes (sessions * longest context): larger batches run in groups.
-MAX_GATHERED_COLUMNS = 32_768
 
 
-@dataclass(frozen=True, kw_only=True)
-class Draft:
-    """A tree that hangs on the first base_len committed tokens of a session.
-
-    hidden_states [depths, hidden] in its stead, when the verifier has the head.
-    """
-
-    session_id: int
-    base_len: int
-    tree: TokenTree = EMPTY_TREE
-    hidden_states: NDArray[np.float32] | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Piece:
-    """Feature rows that the cache does not hold yet, and where they go; slots int64 [rows]."""
-
-    session_id: int
-    start: int
-    features: NDArray[np.float32]
-    slots: NDArray[np.int64]
+def choose_backend(model: DraftModel, cache: ContextCache) -> DraftBackend:
+    """By where the model is. Raises Incompatible for a model that can't be served there."""
+    return DeviceBackend(model, cache) if model.placement.is_gpu else HostBackend(model, cache)
 
 
 class DraftEngine:
-    def __init__(self, model: DraftModel, *, context_pages: int, page_size: int) -> None:
+    def __init__(
+        self,
+        model: DraftModel,
+        *,
+        context_pages: int,
+        page_size: int,
+        make_backend: Callable[[DraftModel, ContextCache], DraftBackend] = choose_backend,
+    ) -> None:
         self.model = model
         self.cache = ContextCache(
             pages=context_pages,
@@ -52,7 +38,9 @@ class DraftEngine:
             layers=model.config.num_hidden_layers,
             kv_heads=model.config.num_key_value_heads,
             head_dim=model.config.head_dim,
+            placement=model.placement,
         )
+        self._backend = make_backend(model, self.cache)
         self._sessions: dict[int, Session] = {}
 
     @property
@@ -114,7 +102,7 @@ class DraftEngine:
 
         Rows of unknown sessions are ignored. Sessions with rows that can't be stored are closed and returned.
         """
-        pieces: list[_Piece] = []
+        pieces: list[ContextPiece] = []
         faults = []
         for rows in batch:
             session = self._sessions.get(rows.session_id)
@@ -128,7 +116,7 @@ class DraftEngine:
         # A closed session's pages may already be another's.
         pieces = [piece for piece in pieces if self.holds(piece.session_id)]
         if pieces:
-            self._write(pieces)
+            self._backend.write(pieces)
         return faults
 
     def ready(self) -> list[Session]:
@@ -137,40 +125,25 @@ class DraftEngine:
 
     @torch.inference_mode()
     def draft(self, sessions: list[Session]) -> tuple[list[Draft], list[SessionFault]]:
-        """One draft for each session, which must be ready; in as few model calls as MAX_GATHERED_COLUMNS allows."""
+        """One draft for each session, which must be ready; in as few steps as the backend makes of them."""
         drafts: list[Draft] = []
         faults: list[SessionFault] = []
         fitting = [s for s in sessions if self._fits_context(s, faults)]
-        for group in _groups(fitting):
+        for group in self._backend.groups(fitting):
             self._draft_group(group, drafts, faults)
         for fault in faults:
             self.close(fault.session_id)
         return drafts, faults
 
-    def hidden_states(self, sessions: list[Session]) -> torch.Tensor:
-        """Final hidden states of the blocks' slots 1 …: [S, block size - 1, hidden]."""
-        lengths = [len(s.tokens) - 1 for s in sessions]
-        context = self.cache.gather([s.table for s in sessions], lengths, self.model.config.block_size)
-        return self.model.block_hidden([s.tokens[-1] for s in sessions], lengths, context)
-
     def _draft_group(self, group: list[Session], drafts: list[Draft], faults: list[SessionFault]) -> None:
-        hidden = self.hidden_states(group)
-        made = self._with_trees(hidden, group) if self.model.has_head else _with_hidden_states(hidden, group)
-        for session, draft in zip(group, made, strict=True):
+        for session, draft in zip(group, self._backend.draft(group), strict=True):
             if draft is None:
                 faults.append(SessionFault(session.session_id, "the draft is not finite"))
             else:
                 session.drafted_len = draft.base_len
                 drafts.append(draft)
 
-    def _with_trees(self, hidden: torch.Tensor, group: list[Session]) -> list[Draft | None]:
-        trees = build_trees(self.model.logits(hidden.flatten(0, 1)), group)
-        return [
-            None if tree is None else Draft(session_id=session.session_id, base_len=len(session.tokens), tree=tree)
-            for session, tree in zip(group, trees, strict=True)
-        ]
-
-    def _place(self, session: Session, rows: FeatureRows) -> list[_Piece]:
+    def _place(self, session: Session, rows: FeatureRows) -> list[ContextPiece]:
         """Check rows, take pages for them, and mark them as held."""
         self._check_rows(session, rows)
         stop = rows.start + len(rows.features)
@@ -181,20 +154,14 @@ class DraftEngine:
         gaps = session.coverage.missing(rows.start, stop)
         session.coverage.add(rows.start, stop)
         return [
-            _Piece(
+            ContextPiece(
                 session_id=session.session_id,
+                table=session.table,
                 start=start,
                 features=rows.features[start - rows.start : stop - rows.start],
-                slots=session.table.slots[start:stop],
             )
             for start, stop in gaps
         ]
-
-    def _write(self, pieces: list[_Piece]) -> None:
-        features = np.concatenate([p.features for p in pieces])
-        positions = np.concatenate([np.arange(p.start, p.start + len(p.features)) for p in pieces])
-        rows = self.model.context_rows(torch.from_numpy(features), torch.from_numpy(positions))
-        self.cache.write(np.concatenate([p.slots for p in pieces]), rows)
 
     def _check_rows(self, session: Session, rows: FeatureRows) -> None:
         width = self.model.feature_width
@@ -219,24 +186,3 @@ class DraftEngine:
         reason = f"a block at position {len(session.tokens) - 1} ends beyond the draft's {self.model.context_limit}"
         faults.append(SessionFault(session.session_id, reason))
         return False
-
-
-def _with_hidden_states(hidden: torch.Tensor, group: list[Session]) -> list[Draft | None]:
-    drafts: list[Draft | None] = []
-    for session, of_session in zip(group, hidden, strict=True):
-        # A tree of N nodes has no node deeper than N.
-        rows = of_session[: session.nodes_wanted].numpy()
-        draft = Draft(session_id=session.session_id, base_len=len(session.tokens), hidden_states=rows)
-        drafts.append(draft if np.isfinite(rows).all() else None)
-    return drafts
-
-
-def _groups(sessions: list[Session]) -> list[list[Session]]:
-    """Sessions of similar length together, so that padding stays small and a group within its bound."""
-    groups: list[list[Session]] = []
-    for session in sorted(sessions, key=lambda s: len(s.tokens)):
-        if groups and (len(groups[-1]) + 1) * len(session.tokens) <= MAX_GATHERED_COLUMNS:
-            groups[-1].append(session)
-        else:
-            groups.append([session])
-    return groups

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from draftwood_drafter.backend import Draft
 from draftwood_drafter.draft_contexts import DraftContexts
-from draftwood_drafter.engine import Draft, DraftEngine
+from draftwood_drafter.engine import DraftEngine
 from draftwood_drafter.session import DraftParams, FeatureRows, SessionFault, Shape
 from draftwood_drafter.telemetry import DrafterTelemetry, DraftRecord
 from draftwood_wire.errors import MalformedTensor

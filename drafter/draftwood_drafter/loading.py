@@ -13,6 +13,7 @@ from draftwood_checkpoint.model_config import ModelConfig, load_model_config
 from draftwood_checkpoint.safetensors_index import Checkpoint
 from draftwood_drafter.model import DraftLayer, DraftModel, DraftWeights
 from draftwood_kernels.linear import PackedLinear
+from draftwood_kernels.placement import CPU, Placement
 from draftwood_kernels.rotary import RotaryTable, halves_to_pairs
 from draftwood_wire.errors import Incompatible
 
@@ -32,6 +33,7 @@ def load_draft_model(
     draft: Path,
     *,
     with_head: bool = True,
+    placement: Placement = CPU,
     open_checkpoint: Callable[[Path], Checkpoint] = Checkpoint,
 ) -> DraftModel:
     """Without the head, the verifier has to turn hidden states into trees.
@@ -39,23 +41,25 @@ def load_draft_model(
     Raises Incompatible when the draft does not fit the target, and the checkpoint's own errors.
     """
     config = load_draft_config(draft)
-    tensors = _Tensors(open_checkpoint(draft))
-    embedding, head = _borrow(target, open_checkpoint(target), config, with_head)
-    weights = _weights(tensors, config, embedding, head)
+    tensors = _Tensors(open_checkpoint(draft), placement)
+    borrowed = _borrow(target, open_checkpoint(target), config, with_head, placement)
+    weights = _weights(tensors, config, *borrowed)
     tensors.check_all_asked()
-    return DraftModel(config, weights, _rotary(config))
+    rotary = RotaryTable(config.rope, config.head_dim, config.max_position_embeddings, placement.device)
+    return DraftModel(config, weights, rotary, placement)
 
 
 class _Tensors:
     """The draft's own; knows which were asked for."""
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
+    def __init__(self, checkpoint: Checkpoint, placement: Placement) -> None:
         self._checkpoint = checkpoint
+        self._placement = placement
         self._asked: set[str] = set()
 
     def load(self, name: str, *shape: int) -> torch.Tensor:
         self._asked.add(name)
-        return self._checkpoint.load(name, shape)
+        return self._placement.place(self._checkpoint.load(name, shape))
 
     def check_all_asked(self) -> None:
         """Variants with other arithmetic (DFlash2, DSpark, ...) are known by what they have more."""
@@ -68,19 +72,19 @@ class _Tensors:
 
 
 def _borrow(
-    target: Path, checkpoint: Checkpoint, config: DraftConfig, with_head: bool
+    target: Path, checkpoint: Checkpoint, config: DraftConfig, with_head: bool, placement: Placement
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """The target's embedding and, if wanted, its head, both [V, E]; one tensor when they are tied."""
     target_config = load_model_config(target)
     _check_fit(config, target_config)
     shape = target_config.vocab_size, target_config.hidden_size
-    embedding = checkpoint.load(_find(checkpoint, _EMBEDDING_NAMES), shape)
+    embedding = placement.place(checkpoint.load(_find(checkpoint, _EMBEDDING_NAMES), shape))
     if not with_head:
         _check_plain_head(config)
         return embedding, None
     if target_config.tie_word_embeddings:
         return embedding, embedding
-    return embedding, checkpoint.load(_find(checkpoint, _HEAD_NAMES), shape)
+    return embedding, placement.place(checkpoint.load(_find(checkpoint, _HEAD_NAMES), shape))
 
 
 def _check_plain_head(config: DraftConfig) -> None:
@@ -183,7 +187,3 @@ def _linear(
 def _head_norm(tensors: _Tensors, config: DraftConfig, name: str) -> torch.Tensor:
     """q_norm or k_norm in pairs [D]."""
     return halves_to_pairs(tensors.load(f"{name}.weight", config.head_dim), config.head_dim)
-
-
-def _rotary(config: DraftConfig) -> RotaryTable:
-    return RotaryTable(config.rope, config.head_dim, config.max_position_embeddings)

@@ -12,8 +12,9 @@ import numpy as np
 
 from draftwood_checkpoint.errors import CheckpointError
 from draftwood_drafter.__main__ import make_engine, serve
+from draftwood_drafter.backend import Draft
 from draftwood_drafter.config import DrafterConfig, parse_config
-from draftwood_drafter.engine import Draft, DraftEngine
+from draftwood_drafter.engine import DraftEngine
 from draftwood_drafter.session import FeatureRows, Session, SessionFault, Shape
 from draftwood_wire.errors import DraftwoodError
 from draftwood_wire.tree import TokenTree

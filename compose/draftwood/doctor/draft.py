@@ -15,6 +15,7 @@ from draftwood_drafter.context_cache import ContextCache
 from draftwood_drafter.loading import load_draft_model
 from draftwood_drafter.model import DraftModel
 from draftwood_kernels.linear.reference import packs
+from draftwood_kernels.placement import Placement
 from draftwood_verifier.config import VerifierConfig
 from draftwood_wire.tensor import tensor_to_proto
 from draftwood_wire.tree import TokenTree, tree_to_proto
@@ -53,12 +54,18 @@ class Draft:
 
 def examine_draft(target: Path, draft: Path, *, on_cpu: bool) -> Draft:
     """Raises the errors that a load would raise."""
-    with torch.device("meta"):
-        model = load_draft_model(target, draft, open_checkpoint=CheckpointHeaders)
+    nowhere = Placement(device=torch.device("meta"), dtype=torch.float32)
+    with nowhere.device:
+        model = load_draft_model(target, draft, placement=nowhere, open_checkpoint=CheckpointHeaders)
         weights = held_bytes(model)
         c = model.config
         cache = ContextCache(
-            pages=1, page_size=1, layers=c.num_hidden_layers, kv_heads=c.num_key_value_heads, head_dim=c.head_dim
+            pages=1,
+            page_size=1,
+            layers=c.num_hidden_layers,
+            kv_heads=c.num_key_value_heads,
+            head_dim=c.head_dim,
+            placement=nowhere,
         )
         a_token = held_bytes(cache) // (cache.pages_total + 1)
     matrix = model.vocab_size * c.hidden_size * _FLOAT_BYTES

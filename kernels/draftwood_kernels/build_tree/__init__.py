@@ -7,10 +7,11 @@ import torch
 
 from draftwood_kernels.build_tree import reference
 from draftwood_kernels.build_tree.reference import TreeArrays
-from draftwood_kernels.build_tree.trees import Candidates, DraftTrees
+from draftwood_kernels.build_tree.trees import MOST_DEPTHS, Candidates, DraftTrees
 from draftwood_kernels.build_tree.wishes import NoiseRow, TreeWish, candidates_needed, grow_trees, perturb
 
 __all__ = [
+    "MOST_DEPTHS",
     "Candidates",
     "DraftTrees",
     "NoiseRow",

@@ -14,13 +14,12 @@ import torch
 import triton
 import triton.language as tl
 
-from draftwood_kernels.build_tree.trees import Candidates, DraftTrees
+from draftwood_kernels.build_tree.trees import MOST_CANDIDATES, MOST_DEPTHS, MOST_NODES, Candidates, DraftTrees
 from draftwood_kernels.specialisation import Specialisation
 
 SELECT_BLOCK, SELECT_WARPS = 2048, 8
 RANK_WARPS = 4
 RANK_CHUNK = 16
-MOST_CANDIDATES, MOST_DEPTHS, MOST_NODES = 256, 256, 256
 
 
 def top_candidates(logits: torch.Tensor, count: int) -> Candidates:

@@ -4,6 +4,9 @@ from dataclasses import dataclass
 
 import torch
 
+# What the kernels take: a node's place is packed into 32 bits.
+MOST_CANDIDATES, MOST_DEPTHS, MOST_NODES = 256, 256, 256
+
 
 @dataclass(frozen=True, kw_only=True)
 class Candidates:

@@ -95,6 +95,15 @@ def _words(seed: tl.tensor, position: tl.tensor, first: tl.tensor, BLOCK: tl.con
 
 
 @triton.jit
+def gumbel_noise(seed: tl.tensor, position: tl.tensor, first: tl.tensor, BLOCK: tl.constexpr) -> tl.tensor:
+    """What `noise.py` draws for tokens first … first + BLOCK - 1, float32 [BLOCK]; first is a multiple of 4."""
+    words = _words(seed, position, first, BLOCK)
+    # 53 bits in the middle of their cell, in float64 as in noise.py.
+    uniform = ((words >> 11).to(tl.float64) + 0.5) * 1.1102230246251565e-16
+    return (-tl.log(-tl.log(uniform))).to(tl.float32)
+
+
+@triton.jit
 def words_kernel(
     seed_ptr: tl.tensor, position_ptr: tl.tensor, word_ptr: tl.tensor, count: tl.tensor, BLOCK: tl.constexpr
 ) -> None:
@@ -130,10 +139,9 @@ def sample_kernel(
     temperature = tl.load(temperature_ptr + row)
     if temperature > 0:
         logits = scores
-        words = _words(tl.load(seed_ptr + row), tl.load(position_ptr + row), first_token + first, BLOCK)
-        # 53 bits in the middle of their cell, in float64 as in noise.py; the division has to round as torch's does.
-        uniform = ((words >> 11).to(tl.float64) + 0.5) * 1.1102230246251565e-16
-        scores = tl.div_rn(logits, temperature + tl.zeros_like(logits)) + (-tl.log(-tl.log(uniform))).to(tl.float32)
+        noise = gumbel_noise(tl.load(seed_ptr + row), tl.load(position_ptr + row), first_token + first, BLOCK)
+        # The division has to round as torch's does.
+        scores = tl.div_rn(logits, temperature + tl.zeros_like(logits)) + noise
         if sure_ptr is not None:
             tied = (logits >= tl.load(tied_ptr + row)) & (ids <= tl.load(last_ptr + row))
             scores = tl.where((logits >= tl.load(sure_ptr + row)) | tied, scores, float("-inf"))

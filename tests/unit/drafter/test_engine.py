@@ -5,8 +5,10 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from draftwood_drafter import engine as engine_module
-from draftwood_drafter.engine import Draft, DraftEngine
+from draftwood_drafter import host_backend
+from draftwood_drafter.backend import Draft
+from draftwood_drafter.engine import DraftEngine
+from draftwood_drafter.host_backend import HostBackend
 from draftwood_drafter.model import DraftModel
 from draftwood_drafter.session import DraftParams, FeatureRows, SessionFault, Shape
 from draftwood_kernels.build_tree import best_first
@@ -52,8 +54,8 @@ def test_batch_equals_alone(engine: DraftEngine, monkeypatch: pytest.MonkeyPatch
         alone |= draft_ready(engine)
         engine.close(session_id)
     # Once in one group, once in groups of one or two.
-    for columns in (engine_module.MAX_GATHERED_COLUMNS, 80):
-        monkeypatch.setattr(engine_module, "MAX_GATHERED_COLUMNS", columns)
+    for columns in (host_backend.MAX_GATHERED_COLUMNS, 80):
+        monkeypatch.setattr(host_backend, "MAX_GATHERED_COLUMNS", columns)
         for session_id, (length, params) in wishes.items():
             fill(engine, session_id, length, params)
         together = draft_ready(engine)
@@ -121,7 +123,7 @@ def test_sampled_trees_use_the_noise_of_their_positions(engine: DraftEngine) -> 
     session = engine.session(1)
     assert session is not None
     tree = draft_ready(engine)[1].tree
-    logits = engine.model.logits(engine.hidden_states([session])[0])
+    logits = engine.model.logits(HostBackend(engine.model, engine.cache).hidden_states([session])[0])
     noise = np.stack([gumbel(5, 14 + d, engine.model.vocab_size) for d in range(len(logits))])
     rows = torch.log_softmax(logits / 0.7 + torch.from_numpy(noise), dim=-1)
     values, ids = rows.sort(dim=-1, descending=True)

@@ -106,7 +106,7 @@ def test_what_is_borrowed_from_a_kimi(tmp_path: Path, variant: str, prefix: str,
     tensors = load_file(target / "model.safetensors")
     embedding = tensors[f"{prefix}model.embed_tokens.weight"].float()
     head = tensors[f"{prefix}lm_head.weight"].float()
-    assert torch.equal(model._weights.embedding, embedding)
+    assert torch.equal(model.weights.embedding, embedding)
     hidden = torch.randn(3, 64, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(model.logits(hidden), hidden @ head.T)
     assert not torch.equal(embedding, head)

@@ -6,6 +6,7 @@ import torch
 
 from draftwood_drafter.engine import DraftEngine
 from draftwood_drafter.frame_handler import FrameHandler
+from draftwood_drafter.host_backend import HostBackend
 from draftwood_drafter.loading import load_draft_model
 from draftwood_drafter.model import DraftModel
 from draftwood_drafter.session import DraftParams, Shape
@@ -33,7 +34,7 @@ def test_rows_are_the_final_hidden_states(headless: DraftModel, engine: DraftEng
         fill(each, 2, 30, params)
     session = engine.session(1)
     assert session is not None
-    expected = engine.hidden_states([session])[0].numpy()
+    expected = HostBackend(engine.model, engine.cache).hidden_states([session])[0].numpy()
     drafts = draft_ready(bare)
     assert drafts.keys() == {1, 2}
     rows = drafts[1].hidden_states
@@ -51,7 +52,7 @@ def test_rows_that_are_not_finite_end_the_session(headless: DraftModel, monkeypa
     fill(bare, 2, 9, params)
     hidden = torch.zeros(2, DEPTHS, headless.config.hidden_size)
     hidden[0, 3, 5] = torch.nan
-    monkeypatch.setattr(bare, "hidden_states", lambda _: hidden)
+    monkeypatch.setattr(HostBackend, "hidden_states", lambda _, group: hidden[: len(group)])
     drafts, faults = bare.draft(bare.ready())
     assert [fault.session_id for fault in faults] == [1]
     assert [draft.session_id for draft in drafts] == [2]
@@ -62,7 +63,7 @@ def test_large_batches_go_in_several_frames(headless: DraftModel, monkeypatch: p
     width, sessions = headless.feature_width, 5
     bare = DraftEngine(headless, context_pages=64, page_size=4)
     large = 2 * MAX_CHUNK_BYTES // 5 // (4 * DEPTHS)
-    monkeypatch.setattr(bare, "hidden_states", lambda group: torch.ones(len(group), DEPTHS, large))
+    monkeypatch.setattr(HostBackend, "hidden_states", lambda _, group: torch.ones(len(group), DEPTHS, large))
     frames = [frame for i in range(sessions) for frame in (opened(i, [3, 4]), chunk(width, i, 0, 2))]
     frames.append(commits(width, [(i, 2, [5], 0) for i in range(sessions)]))
     answers = FrameHandler(bare, DrafterTelemetry(metrics=""), 256).handle(frames)

@@ -19,6 +19,7 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel
 
 from draftwood_drafter.engine import DraftEngine
+from draftwood_drafter.host_backend import HostBackend
 from draftwood_drafter.loading import load_draft_model
 from draftwood_drafter.session import DraftParams, FeatureRows, Shape
 from draftwood_wire.tree import TokenTree
@@ -130,7 +131,7 @@ def test_hidden_states_and_logits_equal_the_published_model(tmp_path: Path, vari
         engine.append([FeatureRows(session_id=session_id, start=0, features=features.numpy())])
         session = engine.session(session_id)
         assert session is not None
-        ours = engine.hidden_states([session])[0]
+        ours = HostBackend(engine.model, engine.cache).hidden_states([session])[0]
         torch.testing.assert_close(ours, hidden, atol=1e-4, rtol=1e-4)
         torch.testing.assert_close(
             engine.model.logits(ours), draft.compute_logits(hidden, target.lm_head), atol=1e-4, rtol=1e-4
