@@ -507,7 +507,7 @@ def specialise_attend(
     )
 
 
-def _specialise_combine(dtype: str, head_dim: int, group: int, *, paths: bool = False) -> Specialisation:
+def specialise_combine(dtype: str, head_dim: int, group: int, *, paths: bool = False) -> Specialisation:
     absent: dict[str, Any] = {} if paths else {"depths": None}
     return Specialisation(
         kernel=_combine,
@@ -526,8 +526,8 @@ SPECIALISATIONS: list[Specialisation] = [
     *(specialise_attend("bf16", head_dim, group) for head_dim in (64, 128, 256) for group in (1, 4, 8)),
     specialise_attend("fp16", 128, 4),
     *(specialise_attend("fp32", head_dim, 4) for head_dim in (64, 128, 256)),
-    _specialise_combine("bf16", 128, 4),
-    _specialise_combine("bf16", 128, 4, paths=True),
-    _specialise_combine("fp16", 256, 8),
-    _specialise_combine("fp32", 64, 1),
+    specialise_combine("bf16", 128, 4),
+    specialise_combine("bf16", 128, 4, paths=True),
+    specialise_combine("fp16", 256, 8),
+    specialise_combine("fp32", 64, 1),
 ]
