@@ -1,5 +1,6 @@
 """Steps of random trees over paged prefixes, and a softmax over each row's own keys in float64 as their oracle."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -7,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from draftwood_kernels.invariant_tree_attention.kernel import invariant_tree_attention
+from draftwood_kernels.tree_attention import AttentionLayout, build_layout
 from draftwood_kernels.tree_attention.kernel import tree_attention_triton
 from draftwood_kernels.tree_attention.paged_layout import PagedLayout, build_paged_layout
 
@@ -51,6 +53,21 @@ def make_step(
     head_dim: int = 64,
     dtype: torch.dtype = torch.float32,
 ) -> Step:
+    return random_step(
+        parents, prefix_lens, heads=kv_heads * group, entries=2 * kv_heads, head_dim=head_dim, dtype=dtype
+    )
+
+
+def random_step(
+    parents: list[NDArray[np.int32]],
+    prefix_lens: list[int],
+    *,
+    heads: int,
+    entries: int,
+    head_dim: int,
+    dtype: torch.dtype = torch.float32,
+) -> Step:
+    """A cache row is [entries, head_dim]."""
     generator = torch.Generator().manual_seed(len(parents) + sum(prefix_lens))
 
     def normal(rows: int, heads: int) -> torch.Tensor:
@@ -58,9 +75,9 @@ def make_step(
 
     return Step(
         parents=parents,
-        prefixes=[normal(length, 2 * kv_heads) for length in prefix_lens],
-        queries=[normal(len(rows), kv_heads * group) for rows in parents],
-        fresh=[normal(len(rows), 2 * kv_heads) for rows in parents],
+        prefixes=[normal(length, entries) for length in prefix_lens],
+        queries=[normal(len(rows), heads) for rows in parents],
+        fresh=[normal(len(rows), entries) for rows in parents],
     )
 
 
@@ -82,7 +99,8 @@ def paged(step: Step) -> tuple[torch.Tensor, list[NDArray[np.int32]]]:
     return pages, tables
 
 
-def layout_of(step: Step, tables: list[NDArray[np.int32]]) -> PagedLayout:
+def layout_of(step: Step, tables: list[NDArray[np.int32]], nobody: int = 0) -> PagedLayout:
+    """Of the step and `nobody` rows behind it."""
     # Behind a table's end: a page that does not exist.
     block_tables = np.full((len(tables), max(len(table) for table in tables) + 1), 2**30, np.int32)
     for row, table in zip(block_tables, tables, strict=True):
@@ -91,7 +109,7 @@ def layout_of(step: Step, tables: list[NDArray[np.int32]]) -> PagedLayout:
         row_offsets=offsets_of(step),
         prefix_lens=np.array([len(prefix) for prefix in step.prefixes], np.int32),
         block_tables=block_tables,
-        parents=np.concatenate(step.parents),
+        parents=np.concatenate([*step.parents, np.full(nobody, -9, np.int32)]),
         page_size=PAGE_SIZE,
         device=torch.device("cpu"),
     )
@@ -122,6 +140,25 @@ def dense(parents: NDArray[np.int32], prefix: torch.Tensor, queries: torch.Tenso
     grouped = queries.unflatten(1, (len(keys), -1)).permute(1, 2, 0, 3)
     weights = torch.softmax(grouped @ keys[:, None].mT / queries.shape[2] ** 0.5 + mask, dim=-1)
     return (weights @ values[:, None]).permute(2, 0, 1, 3).flatten(1, 2)
+
+
+def paths_of(step: Step) -> Iterator[torch.Tensor]:
+    """For each row in turn, in float64: the cache rows [L, C, D] of all positions up to its own."""
+    for parents, prefix, fresh in zip(step.parents, step.prefixes, step.fresh, strict=True):
+        for row in range(len(parents)):
+            yield torch.cat([prefix, fresh[sorted(visible(parents, row))]]).double()
+
+
+def gathered_layout(step: Step, tables: list[NDArray[np.int32]]) -> AttentionLayout:
+    """What the torch op takes for the same pages."""
+    return build_layout(
+        row_offsets=offsets_of(step),
+        prefix_lens=np.array([len(prefix) for prefix in step.prefixes], np.int32),
+        block_tables=tables,
+        parents=np.concatenate(step.parents),
+        extends=np.zeros(len(tables), np.bool_),
+        page_size=PAGE_SIZE,
+    )
 
 
 def visible(parents: NDArray[np.int32], row: int) -> list[int]:

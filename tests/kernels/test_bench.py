@@ -45,7 +45,16 @@ def test_every_case_is_right(record_property: Callable[[str, object], None]) -> 
     assert summary
     assert int(summary[1]) == len(said) == len(set(said))
     ops = ("rms_norm", "silu_and_mul", "linear", "rotate_pairs", "store_kv", "commit_kv", "append_context")
-    ops += ("tree_attention", "sample_rows", "keep_bounds", "walk_tree", "top_candidates", "build_trees")
+    ops += (
+        "tree_attention",
+        "latent_attention",
+        "sink_attention",
+        "sample_rows",
+        "keep_bounds",
+        "walk_tree",
+        "top_candidates",
+        "build_trees",
+    )
     for op in ops:
         assert any(op in name for name in said), op
     record_property("said", summary[0])

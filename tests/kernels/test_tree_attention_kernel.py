@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from draftwood_kernels.tree_attention import build_layout, tree_attention
+from draftwood_kernels.tree_attention import tree_attention
 from draftwood_kernels.tree_attention.kernel import tree_attention_triton
 from draftwood_kernels.tree_attention.paged_layout import build_paged_layout, pack_ancestors, pack_paths
 from tests.kernels.attention_steps import (
@@ -13,6 +13,7 @@ from tests.kernels.attention_steps import (
     attend,
     chain,
     close,
+    gathered_layout,
     layout_of,
     make_step,
     offsets_of,
@@ -45,14 +46,7 @@ def test_the_torch_op_gives_the_same(seed: int) -> None:
     parents = [random_tree(rng, 20), chain(9), chain(1)]
     step = make_step(parents, [18, 8, 33], kv_heads=2, group=2, head_dim=64)
     pages, tables = paged(step)
-    layout = build_layout(
-        row_offsets=offsets_of(step),
-        prefix_lens=np.array([len(prefix) for prefix in step.prefixes], np.int32),
-        block_tables=tables,
-        parents=np.concatenate(parents),
-        extends=np.zeros(3, np.bool_),
-        page_size=PAGE_SIZE,
-    )
+    layout = gathered_layout(step, tables)
     workspace = torch.full((layout.workspace_rows, *pages.shape[1:]), torch.nan)
     expected = tree_attention(torch.cat(step.queries), torch.cat(step.fresh), pages, workspace, layout)
     out = torch.cat(attend(step, split_keys=16))

@@ -33,7 +33,8 @@ def _case(model: ModelShape, step: StepShape, setting: Setting, row_invariant: b
 
     queries, fresh, pages = randn(rows, model.heads), randn(rows, kv), randn(inputs.total_slots, kv)
     prefix_bytes = size_bytes(fresh[:1]) * step.batch * step.context
-    keys, values, mask = _side_by_side(step, inputs, fresh, pages)
+    entries, mask = side_by_side(step, inputs, fresh, pages)
+    keys, values = entries.chunk(2, dim=1)
     grouped = queries.view(step.batch, -1, model.heads, model.head_dim).transpose(1, 2)
 
     def dense() -> torch.Tensor:
@@ -54,16 +55,15 @@ def _case(model: ModelShape, step: StepShape, setting: Setting, row_invariant: b
     )
 
 
-def _side_by_side(
+def side_by_side(
     step: StepShape, inputs: StepInputs, fresh: torch.Tensor, pages: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Keys and values [batch, G, P + R, D] and who sees whom [batch, 1, R, P + R], gathered beforehand."""
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cache rows [batch, C, P + R, D] and who sees whom [batch, 1, R, P + R], gathered beforehand."""
     layout, rows = inputs.layout, step.nodes + 1
     position = torch.arange(step.context, device=pages.device)
     slots = layout.block_tables.long()[:, position // layout.page_size] * layout.page_size
     prefix = pages[slots + position % layout.page_size]
     both = torch.cat([prefix, fresh.view(step.batch, rows, *fresh.shape[1:])], dim=1)
-    keys, values = both.transpose(1, 2).contiguous().chunk(2, dim=1)
     column = torch.arange(rows, device=pages.device)
     words = layout.ancestors.view(step.batch, rows, -1)[
         :, :, column // 64 if layout.ancestors.shape[1] > 1 else 0 * column
@@ -72,7 +72,7 @@ def _side_by_side(
     chain = (layout.chains != 0).view(-1, 1, 1) & (column <= column[:, None])
     own = bits | chain
     mask = torch.cat([torch.ones_like(own[:, :, :1]).expand(-1, -1, step.context), own], dim=2)
-    return keys, values, mask[:, None]
+    return both.transpose(1, 2).contiguous(), mask[:, None]
 
 
 def _flashinfer(

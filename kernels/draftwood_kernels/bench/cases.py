@@ -12,6 +12,7 @@ from draftwood_kernels.append_context import kernel as append_kernel
 from draftwood_kernels.append_context import reference as append_reference
 from draftwood_kernels.bench.attention_cases import attention_cases
 from draftwood_kernels.bench.case import Case, size_bytes
+from draftwood_kernels.bench.latent_and_sink_cases import latent_and_sink_cases
 from draftwood_kernels.bench.shapes import ModelShape, Setting, StepShape
 from draftwood_kernels.bench.token_cases import token_cases
 from draftwood_kernels.commit_kv import kernel as commit_kernel
@@ -29,6 +30,7 @@ def kernel_cases(model: ModelShape, step: StepShape, setting: Setting) -> list[C
         *_row_cases(model, step, setting),
         *_cache_cases(model, step, setting),
         *attention_cases(model, step, setting),
+        *latent_and_sink_cases(model, step, setting),
         *token_cases(model, step, setting),
     ]
 

@@ -1,4 +1,4 @@
-"""Attention of token trees over a cache of latent rows, which all heads share. One dispatch point.
+"""Attention of token trees over a cache of latent rows, which all heads share. One dispatch point: the kind of layout.
 
 A token leaves one vector: key for every head, and value with its first `value_dim` numbers (multi-head latent attention
 with the up-projections absorbed into queries and outputs).
@@ -10,7 +10,7 @@ its segment's prefix, its ancestors and itself.
 import torch
 
 from draftwood_kernels.latent_attention import reference
-from draftwood_kernels.tree_attention import AttentionLayout
+from draftwood_kernels.tree_attention import Layout, PagedLayout
 
 __all__ = ["latent_attention"]
 
@@ -19,15 +19,22 @@ def latent_attention(
     queries: torch.Tensor,
     fresh: torch.Tensor,
     pages: torch.Tensor,
-    workspace: torch.Tensor,
-    layout: AttentionLayout,
+    workspace: torch.Tensor | None,
+    layout: Layout,
     *,
     value_dim: int,
     scale: float,
 ) -> torch.Tensor:
     """queries [N, H, D], fresh [N, 1, D] of the step's rows, pages [S, 1, D] of one layer -> a new [N, H, V].
 
-    `scale` multiplies scores. workspace [>= layout.workspace_rows, 1, D] and slots that segments extend into are
-    scribbled on, as by `tree_attention`.
+    `scale` multiplies scores. With an AttentionLayout torch computes, and workspace [>= layout.workspace_rows, 1, D]
+    and slots that segments extend into are scribbled on, as by `tree_attention`. With a PagedLayout the Triton kernels
+    do, and need no workspace.
     """
+    if isinstance(layout, PagedLayout):
+        from draftwood_kernels.latent_attention.kernel import latent_attention_triton  # noqa: PLC0415
+
+        return latent_attention_triton(queries.contiguous(), fresh, pages, layout, value_dim=value_dim, scale=scale)
+    if workspace is None:
+        raise ValueError("layout: an AttentionLayout needs a workspace")
     return reference.latent_attention(queries, fresh, pages, workspace, layout, value_dim=value_dim, scale=scale)

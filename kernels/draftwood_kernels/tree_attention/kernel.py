@@ -4,6 +4,7 @@ A program owns a tile of a segment (ROWS rows times the query heads of one KV he
 of the prefix; the last split takes the rows' own part too. Segments with one split are done; `_combine` joins the
 others. Tiles and splits start at the segment's own first row and first key and have fixed sizes, so a row's bits do not
 depend on what else is in the batch. Tiles of one segment are neighbours in the grid: they meet in the L2 cache.
+With a window, the prefix is only what the segment's first row sees of it: its splits are counted from there.
 
 Shapes: N rows, S segments, H query heads, G KV heads, C = 2 * G, D head size, K splits.
 """
@@ -21,6 +22,7 @@ from draftwood_kernels.tree_attention.paged_layout import LONGEST_SPLIT_CHAIN, P
 
 SPLIT_KEYS = 1024
 LOG2_E = 1.4426950408889634
+_LOG2_E = tl.constexpr(LOG2_E)
 
 
 def tree_attention_triton(
@@ -30,15 +32,21 @@ def tree_attention_triton(
     layout: PagedLayout,
     *,
     split_keys: int = SPLIT_KEYS,
+    sinks: torch.Tensor | None = None,
+    window: int | None = None,
 ) -> torch.Tensor:
-    """queries [N, H, D], fresh [N, C, D] of the step's rows, pages [slots, C, D] of one layer -> a new [N, H, D]."""
+    """queries [N, H, D], fresh [N, C, D] of the step's rows, pages [slots, C, D] of one layer -> a new [N, H, D].
+
+    sinks float [H] and window: see `sink_attention`.
+    """
     rows, heads, head_dim = queries.shape
     kv_heads, segments = fresh.shape[1] // 2, len(layout.prefix_lens)
     check(queries, fresh, pages, layout)
     out = torch.empty_like(queries)
     if not rows:
         return out
-    splits = max(1, -(-layout.max_prefix_len // split_keys))
+    span = layout.max_prefix_len if window is None else min(layout.max_prefix_len, window - 1)
+    splits = max(1, -(-span // split_keys))
     partial_rows = layout.split_rows if splits > 1 else 0
     partial = torch.empty((splits, partial_rows, heads, head_dim), dtype=torch.float32, device=queries.device)
     logs = torch.empty((splits, partial_rows, heads), dtype=torch.float32, device=queries.device)
@@ -58,6 +66,8 @@ def tree_attention_triton(
         layout.ancestors,
         layout.chains,
         layout.split_offsets,
+        None if window is None else layout.depths,
+        sinks,
         rows,
         layout.split_rows,
         segments,
@@ -66,6 +76,7 @@ def tree_attention_triton(
         LOG2_E * head_dim**-0.5,
         KV_HEADS=kv_heads,
         PAGE_SIZE=layout.page_size,
+        WINDOW=window,
         SPLIT=split_keys,
         LONGEST=LONGEST_SPLIT_CHAIN,
         # Triton's interpreter, the only way onto a CPU, takes bfloat16 in a product for the integers of its bits.
@@ -74,7 +85,7 @@ def tree_attention_triton(
         **options,
     )
     if partial_rows:
-        combine(partial, logs, out, layout, kv_heads, split_keys)
+        combine(partial, logs, out, layout, kv_heads, split_keys, window=window)
     return out
 
 
@@ -86,11 +97,14 @@ def combine(
     kv_heads: int,
     split_keys: int,
     depths: torch.Tensor | None = None,
+    *,
+    window: int | None = None,
 ) -> None:
     """partial [K, split rows, H, D], each normalised, and logs [K, split rows, H], base 2 of what they weigh -> out.
 
-    Splits are `split_keys` of a segment's prefix; with `depths`, of all positions of a row, its path included, and what
-    has one split only is in `partial` as well.
+    A program takes the heads of one KV head. Splits are `split_keys` of a segment's prefix, or of what `window` leaves
+    of it; with `depths`, of all positions of a row, its path included, and what has one split only is in `partial` as
+    well.
     """
     _, rows, heads, head_dim = partial.shape
     _combine[(rows, kv_heads)](
@@ -104,6 +118,7 @@ def combine(
         rows,
         len(layout.prefix_lens),
         KV_HEADS=kv_heads,
+        WINDOW=window,
         SPLIT=split_keys,
         **_combine_constants(head_dim, heads // kv_heads),
         num_warps=COMBINE_WARPS,
@@ -112,18 +127,24 @@ def combine(
 
 def check(queries: torch.Tensor, fresh: torch.Tensor, pages: torch.Tensor, layout: PagedLayout) -> None:
     rows, heads, head_dim = queries.shape
-    segments = len(layout.prefix_lens)
     assert heads % (fresh.shape[1] // 2) == 0, f"{heads} query heads on {fresh.shape[1] // 2} KV heads"
     assert (rows, *pages.shape[1:]) == fresh.shape, f"{fresh.shape} of {rows} rows beside {pages.shape}"
     assert fresh.shape[2] == head_dim, f"head size {head_dim} beside {fresh.shape[2]}"
     assert queries.dtype == fresh.dtype == pages.dtype, f"{queries.dtype}, {fresh.dtype}, {pages.dtype}"
-    tables = (layout.row_offsets, layout.prefix_lens, layout.block_tables, layout.chains, layout.split_offsets)
-    every = (queries, fresh, pages, layout.ancestors, *tables)
-    assert all(tensor.is_contiguous() for tensor in every), "no strides"
+    assert all(tensor.is_contiguous() for tensor in (queries, fresh, pages)), "no strides"
+    check_layout(rows, layout)
+
+
+def check_layout(rows: int, layout: PagedLayout) -> None:
+    segments = len(layout.prefix_lens)
+    lengths = (layout.row_offsets, layout.prefix_lens, layout.split_offsets)
+    tables = (*lengths, layout.block_tables, layout.chains, layout.depths)
+    assert all(tensor.is_contiguous() for tensor in (layout.ancestors, *tables)), "no strides"
     assert all(table.dtype == torch.int32 for table in tables), "tables are int32"
     assert layout.ancestors.dtype == torch.int64, "ancestors are int64"
     assert len(layout.row_offsets) == segments + 1, f"{len(layout.row_offsets)} offsets of {segments} segments"
     assert len(layout.ancestors) == rows, f"ancestors of {len(layout.ancestors)} rows beside {rows}"
+    assert len(layout.depths) == rows, f"depths of {len(layout.depths)} rows beside {rows}"
     assert layout.block_tables.shape[0] == len(layout.chains) == segments, f"tables of other than {segments} segments"
 
 
@@ -145,11 +166,44 @@ def segment_of(
 
 
 @triton.jit
-def _split_count(
-    prefix_len: tl.tensor, rows: tl.tensor, chain: tl.tensor, SPLIT: tl.constexpr, LONGEST: tl.constexpr
+def _span(prefix_len: tl.tensor, WINDOW: tl.constexpr) -> tl.tensor:
+    """Keys at the end of the prefix that some row sees: the segment's first row sees most."""
+    span = prefix_len
+    if WINDOW is not None:
+        span = tl.minimum(prefix_len, WINDOW - 1)
+    return span
+
+
+@triton.jit
+def split_count(
+    span: tl.tensor, rows: tl.tensor, chain: tl.tensor, SPLIT: tl.constexpr, LONGEST: tl.constexpr
 ) -> tl.tensor:
     unsplit = (chain != 0) & (rows > LONGEST)
-    return tl.where(unsplit, 1, tl.maximum(1, tl.cdiv(prefix_len, SPLIT)))
+    return tl.where(unsplit, 1, tl.maximum(1, tl.cdiv(span, SPLIT)))
+
+
+@triton.jit
+def slots_of(table: tl.tensor, key: tl.tensor, there: tl.tensor, PAGE_SIZE: tl.constexpr) -> tl.tensor:
+    """Where the prefix's keys lie, by the segment's block table."""
+    return tl.load(table + key // PAGE_SIZE, mask=there, other=0).to(tl.int64) * PAGE_SIZE + key % PAGE_SIZE
+
+
+@triton.jit
+def related(
+    ancestors: tl.tensor,
+    words: tl.tensor,
+    first: tl.tensor,
+    row: tl.tensor,
+    live: tl.tensor,
+    start: tl.tensor,
+    key: tl.tensor,
+    chain: tl.tensor,
+) -> tl.tensor:
+    """Which rows (of a segment that begins at `first`) see which of the segment's rows `key`, a block at `start`."""
+    word = ancestors + (first + row).to(tl.int64) * words + start // 64
+    bits = tl.load(word, mask=live & (chain == 0), other=0)
+    seen = ((bits[:, None] >> (key % 64).to(tl.int64)[None, :]) & 1) != 0
+    return seen | ((chain != 0) & (key[None, :] <= row[:, None]))
 
 
 @triton.jit
@@ -164,11 +218,20 @@ def accumulate(
     acc: tl.tensor,
     WIDEN: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    """One block of keys into the running softmax, in powers of two. `peak` is finite, so rows that see nothing of the
-    block stay exactly as they were."""
+    """One block of keys into the running softmax."""
     if WIDEN:
         queries, keys, values = queries.to(tl.float32), keys.to(tl.float32), values.to(tl.float32)
     scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * scale
+    peak, total, acc = weigh(scores, values, visible, peak, total, acc)
+    return peak, total, acc
+
+
+@triton.jit
+def weigh(
+    scores: tl.tensor, values: tl.tensor, visible: tl.tensor, peak: tl.tensor, total: tl.tensor, acc: tl.tensor
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
+    """Values by their scores into the running softmax, in powers of two. `peak` is finite, so rows that see nothing of
+    the block stay exactly as they were."""
     scores = tl.where(visible, scores, float("-inf"))
     higher = tl.maximum(peak, tl.max(scores, 1))
     weights = tl.exp2(scores - higher[:, None])
@@ -192,6 +255,8 @@ def _attend(
     ancestors: tl.tensor,
     chains: tl.tensor,
     split_offsets: tl.tensor,
+    depths: tl.tensor,
+    sinks: tl.tensor,
     all_rows: tl.tensor,
     split_rows: tl.tensor,
     segments: tl.tensor,
@@ -200,6 +265,7 @@ def _attend(
     scale: tl.tensor,
     KV_HEADS: tl.constexpr,
     PAGE_SIZE: tl.constexpr,
+    WINDOW: tl.constexpr,
     SPLIT: tl.constexpr,
     LONGEST: tl.constexpr,
     GROUP: tl.constexpr,
@@ -236,7 +302,8 @@ def _attend(
         return
     prefix_len = tl.load(prefix_lens + segment)
     chain = tl.load(chains + segment)
-    splits = _split_count(prefix_len, rows, chain, SPLIT, LONGEST)
+    span = _span(prefix_len, WINDOW)
+    splits = split_count(span, rows, chain, SPLIT, LONGEST)
     if split >= splits:
         return
 
@@ -245,34 +312,51 @@ def _attend(
     total = tl.zeros([BLOCK_M], tl.float32)
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     head_cell = kv_head * HEAD_DIM + d[None, :]
-
     last = split == splits - 1
-    end = tl.where(last, prefix_len, (split + 1) * SPLIT)
+    if sinks is not None:
+        # A key without a value, of one split only.
+        sink = tl.load(sinks + kv_head * GROUP + m % GROUP).to(tl.float32) * _LOG2_E
+        peak = tl.where(last, tl.maximum(sink, peak), peak)
+        total = tl.where(last, 1.0, total)
+
+    begin = prefix_len - span + split * SPLIT
+    end = tl.where(last, prefix_len, begin + SPLIT)
+    own_begin = 0
+    if WINDOW is not None:
+        # Depths from which on the rows see. Blocks that none of them sees are left out, and the others stay where they
+        # are, so that a row's bits do not depend on its tile. A row at depth d has d rows before it.
+        horizon = tl.load(depths + first + row, mask=live, other=1 << 30) - WINDOW + 1
+        nearest = tl.min(horizon, axis=0)
+        begin += tl.maximum(prefix_len + nearest - begin, 0) // BLOCK_N * BLOCK_N
+        own_begin = tl.maximum(nearest, 0) // BLOCK_N * BLOCK_N
     table = block_tables + segment.to(tl.int64) * table_width
-    for start in range(split * SPLIT, end, BLOCK_N):
+    for start in range(begin, end, BLOCK_N):
         key = start + n
         there = key < end
-        slot = tl.load(table + key // PAGE_SIZE, mask=there, other=0).to(tl.int64) * PAGE_SIZE + key % PAGE_SIZE
+        slot = slots_of(table, key, there, PAGE_SIZE)
         at = pages + slot[:, None] * (2 * KV_HEADS * HEAD_DIM) + head_cell
         loaded = there[:, None] & inside
         k = tl.load(at, mask=loaded, other=0.0)
         v = tl.load(at + KV_HEADS * HEAD_DIM, mask=loaded, other=0.0)
-        peak, total, acc = accumulate(q, k, v, there[None, :], scale, peak, total, acc, WIDEN)
+        visible = there[None, :]
+        if WINDOW is not None:
+            visible = visible & (key[None, :] - prefix_len >= horizon[:, None])
+        peak, total, acc = accumulate(q, k, v, visible, scale, peak, total, acc, WIDEN)
 
     # A parent comes before its child: no row looks behind the tile's last one.
     end = tl.where(last, tl.minimum(first_row + ROWS, rows), 0)
-    for start in range(0, end, BLOCK_N):
+    for start in range(own_begin, end, BLOCK_N):
         key = start + n
         there = key < end
         at = fresh + (first + key).to(tl.int64)[:, None] * (2 * KV_HEADS * HEAD_DIM) + head_cell
         loaded = there[:, None] & inside
         k = tl.load(at, mask=loaded, other=0.0)
         v = tl.load(at + KV_HEADS * HEAD_DIM, mask=loaded, other=0.0)
-        word = ancestors + (first + row).to(tl.int64) * words + start // 64
-        bits = tl.load(word, mask=live & (chain == 0), other=0)
-        seen = ((bits[:, None] >> (key % 64).to(tl.int64)[None, :]) & 1) != 0
-        visible = seen | ((chain != 0) & (key[None, :] <= row[:, None]))
-        peak, total, acc = accumulate(q, k, v, visible & there[None, :], scale, peak, total, acc, WIDEN)
+        visible = related(ancestors, words, first, row, live, start, key, chain) & there[None, :]
+        if WINDOW is not None:
+            depth = tl.load(depths + first + key, mask=there, other=0)
+            visible = visible & (depth[None, :] >= horizon[:, None])
+        peak, total, acc = accumulate(q, k, v, visible, scale, peak, total, acc, WIDEN)
 
     total = tl.where(total > 0, total, 1.0)
     acc = acc / total[:, None]
@@ -310,6 +394,7 @@ def _combine(
     split_rows: tl.tensor,
     segments: tl.tensor,
     KV_HEADS: tl.constexpr,
+    WINDOW: tl.constexpr,
     SPLIT: tl.constexpr,
     GROUP: tl.constexpr,
     HEAD_DIM: tl.constexpr,
@@ -323,7 +408,7 @@ def _combine(
         return
     target = tl.load(row_offsets + segment) + row - tl.load(split_offsets + segment)
     if depths is None:
-        splits = tl.cdiv(tl.load(prefix_lens + segment), SPLIT)
+        splits = tl.cdiv(_span(tl.load(prefix_lens + segment), WINDOW), SPLIT)
         if splits < 2:
             return
     else:
@@ -386,25 +471,43 @@ _ATTEND_TABLES = ("row_offsets", "prefix_lens", "block_tables")
 _TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
-def _specialise_attend(dtype: str, head_dim: int, group: int) -> Specialisation:
+def specialise_attend(
+    dtype: str,
+    head_dim: int,
+    group: int,
+    *,
+    name: str = "tree_attention",
+    sinks: bool = False,
+    window: int | None = None,
+) -> Specialisation:
     constants, options = _constants(head_dim, group, _TYPES[dtype])
+    depths, sink_types = {} if window is None else {"depths": "*i32"}, {"sinks": f"*{dtype}"} if sinks else {}
+    absent = dict.fromkeys({"depths", "sinks"} - {*depths, *sink_types})
     return Specialisation(
         kernel=_attend,
-        name=f"tree_attention {dtype} head {head_dim} group {group}",
+        name=f"{name} {dtype} head {head_dim} group {group}{'' if window is None else f' window {window}'}",
         signature=dict.fromkeys(_ATTEND_POINTERS, f"*{dtype}")
         | dict.fromkeys(("partial", "logs"), "*fp32")
         | dict.fromkeys(_ATTEND_TABLES, "*i32")
         | {"ancestors": "*i64", "chains": "*i32", "split_offsets": "*i32"}
+        | depths
+        | sink_types
         | dict.fromkeys(("all_rows", "split_rows", "segments", "table_width", "words"), "i32")
         | {"scale": "fp32"},
-        constexprs={"KV_HEADS": 8, "PAGE_SIZE": 16, "SPLIT": SPLIT_KEYS, "LONGEST": LONGEST_SPLIT_CHAIN}
-        | {"WIDEN": False, **constants},
+        constexprs={
+            "KV_HEADS": 8,
+            "PAGE_SIZE": 16,
+            "WINDOW": window,
+            "SPLIT": SPLIT_KEYS,
+            "LONGEST": LONGEST_SPLIT_CHAIN,
+        }
+        | {"WIDEN": False, **constants, **absent},
         num_warps=options["num_warps"],
         num_stages=options["num_stages"],
     )
 
 
-def _specialise_combine(dtype: str, head_dim: int, group: int, *, paths: bool = False) -> Specialisation:
+def specialise_combine(dtype: str, head_dim: int, group: int, *, paths: bool = False) -> Specialisation:
     absent: dict[str, Any] = {} if paths else {"depths": None}
     return Specialisation(
         kernel=_combine,
@@ -413,18 +516,18 @@ def _specialise_combine(dtype: str, head_dim: int, group: int, *, paths: bool = 
         | {"out": f"*{dtype}"}
         | dict.fromkeys(("row_offsets", "split_offsets", "prefix_lens", *(("depths",) if paths else ())), "*i32")
         | dict.fromkeys(("split_rows", "segments"), "i32"),
-        constexprs={"KV_HEADS": 8, "SPLIT": SPLIT_KEYS} | _combine_constants(head_dim, group) | absent,
+        constexprs={"KV_HEADS": 8, "WINDOW": None, "SPLIT": SPLIT_KEYS} | _combine_constants(head_dim, group) | absent,
         num_warps=COMBINE_WARPS,
         num_stages=2,
     )
 
 
 SPECIALISATIONS: list[Specialisation] = [
-    *(_specialise_attend("bf16", head_dim, group) for head_dim in (64, 128, 256) for group in (1, 4, 8)),
-    _specialise_attend("fp16", 128, 4),
-    *(_specialise_attend("fp32", head_dim, 4) for head_dim in (64, 128, 256)),
-    _specialise_combine("bf16", 128, 4),
-    _specialise_combine("bf16", 128, 4, paths=True),
-    _specialise_combine("fp16", 256, 8),
-    _specialise_combine("fp32", 64, 1),
+    *(specialise_attend("bf16", head_dim, group) for head_dim in (64, 128, 256) for group in (1, 4, 8)),
+    specialise_attend("fp16", 128, 4),
+    *(specialise_attend("fp32", head_dim, 4) for head_dim in (64, 128, 256)),
+    specialise_combine("bf16", 128, 4),
+    specialise_combine("bf16", 128, 4, paths=True),
+    specialise_combine("fp16", 256, 8),
+    specialise_combine("fp32", 64, 1),
 ]

@@ -57,7 +57,7 @@ def prefill(runner: Runner, ids: list[int], table: list[int]) -> None:
     runner.commit(commit_plan(list(range(len(ids))), 0, table))
 
 
-@pytest.mark.parametrize("variant", ["qwen3-tied", "llama-one-kv-head", "llama-bias"])
+@pytest.mark.parametrize("variant", ["qwen3-tied", "llama-one-kv-head", "llama-bias", "deepseek", "gpt-oss"])
 def test_logits(variant: str, gpu_runner: GpuRunners, oracle: Callable[[str], Oracle]) -> None:
     """Chunk, tree, plain row and replay in one step of exact size."""
     target, expected = gpu_runner(variant), oracle(variant)

@@ -14,7 +14,7 @@ import torch
 from draftwood_kernels.latent_attention import latent_attention
 from draftwood_kernels.rms_norm import rms_norm
 from draftwood_kernels.rotary import halves_to_pairs, rotate_pairs
-from draftwood_kernels.tree_attention import AttentionLayout
+from draftwood_kernels.tree_attention import Layout
 from draftwood_verifier.model.layer import LayerKV
 from draftwood_verifier.model.weights import Linear, Part, WeightReader
 from draftwood_verifier.parallel.linear import length, scaled
@@ -54,9 +54,7 @@ class LatentAttention:
     value_up: torch.Tensor  # [H, R, v]
     o: Linear
 
-    def __call__(
-        self, normed: torch.Tensor, phases: torch.Tensor, kv: LayerKV, layout: AttentionLayout
-    ) -> torch.Tensor:
+    def __call__(self, normed: torch.Tensor, phases: torch.Tensor, kv: LayerKV, layout: Layout) -> torch.Tensor:
         c = self.config
         pages, scratch, workspace = kv
         fused = self.down(normed)
