@@ -12,8 +12,8 @@ import torch
 from draftwood_drafter.backend import ContextPiece
 from draftwood_drafter.context_cache import ContextCache
 from draftwood_drafter.model import DraftModel
-from draftwood_drafter.packed_buffer import Field, PackedBuffer
 from draftwood_kernels.append_context import ContextRows, append_context
+from draftwood_kernels.packed_buffer import Field, PackedBuffer
 from draftwood_kernels.rms_norm import rms_norm
 
 

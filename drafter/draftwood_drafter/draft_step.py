@@ -12,10 +12,10 @@ import torch
 
 from draftwood_drafter.context_cache import ContextCache
 from draftwood_drafter.model import DraftModel
-from draftwood_drafter.packed_buffer import Field, PackedBuffer
 from draftwood_drafter.session import Session, Shape
 from draftwood_kernels.block_attention import BlockLayout, block_attention
 from draftwood_kernels.build_tree import build_trees, top_candidates
+from draftwood_kernels.packed_buffer import Field, PackedBuffer
 from draftwood_kernels.perturb import NoiseRows, perturb_rows
 from draftwood_kernels.rms_norm import rms_norm
 from draftwood_kernels.store_kv import store_kv

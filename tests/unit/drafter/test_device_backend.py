@@ -23,11 +23,11 @@ from draftwood_drafter.engine import DraftEngine, choose_backend
 from draftwood_drafter.host_backend import HostBackend
 from draftwood_drafter.loading import load_draft_model
 from draftwood_drafter.model import DraftModel
-from draftwood_drafter.packed_buffer import Field, PackedBuffer
 from draftwood_drafter.session import DraftParams, FeatureRows, Shape
 from draftwood_kernels.append_context import kernel as append_context_kernel
 from draftwood_kernels.block_attention import kernel as block_attention_kernel
 from draftwood_kernels.build_tree import kernel as build_tree_kernel
+from draftwood_kernels.packed_buffer import Field, PackedBuffer
 from draftwood_kernels.perturb import kernel as perturb_kernel
 from draftwood_kernels.placement import CPU, Placement
 from draftwood_kernels.rms_norm import kernel as rms_norm_kernel

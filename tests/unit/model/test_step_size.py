@@ -1,12 +1,9 @@
-"""Sizes that steps are padded to, and the one block that their arrays travel in."""
+"""Sizes that steps are padded to."""
 
 import dataclasses
 
-import numpy as np
 import pytest
-import torch
 
-from draftwood_verifier.gpu.packed_buffer import PackedBuffer
 from draftwood_verifier.gpu.step_size import StepSize, padded, size_of
 from tests.unit.model.targets import SamplingParams, chain, decode, make_plan, make_tree
 
@@ -68,18 +65,3 @@ def test_all_plain_steps_have_a_few_sizes() -> None:
     }
     assert len({(size.rows, size.segments) for size in sizes}) <= 14
     assert {size.prefix_len for size in sizes} == {1024}
-
-
-def test_fields_lie_aligned_in_one_block() -> None:
-    fields = {"a": (np.int32, (3,)), "b": (np.int64, (2, 2)), "c": (np.float64, (0,)), "d": (np.float32, (5,))}
-    buffer = PackedBuffer(fields, torch.device("cpu"))
-    for name, (dtype, shape) in fields.items():
-        assert buffer.device[name].shape == shape == buffer.host[name].shape
-        assert buffer.device[name].data_ptr() % 16 == 0
-        buffer.host[name][...] = np.arange(int(np.prod(shape)), dtype=dtype).reshape(shape)
-    buffer.upload()
-    for name in fields:
-        np.testing.assert_array_equal(buffer.device[name].numpy(), buffer.host[name])
-    buffer.device["b"].fill_(9)
-    buffer.download()
-    assert (buffer.host["b"] == 9).all()

@@ -3,15 +3,14 @@
 Shapes: K logit rows, V vocabulary, T walks, P places of a path, by the step's size.
 """
 
-import numpy as np
 import torch
 
 from draftwood_kernels.commit_kv import commit_kv
 from draftwood_kernels.keep_bounds import KeepBounds, keep_bounds
+from draftwood_kernels.packed_buffer import Field, PackedBuffer
 from draftwood_kernels.sample.kernel import sample_rows
 from draftwood_kernels.walk_tree.kernel import WalkedPaths, walk_sampled
 from draftwood_verifier.cache.pool import KVPool
-from draftwood_verifier.gpu.packed_buffer import PackedBuffer
 from draftwood_verifier.gpu.step_inputs import StepInputs
 from draftwood_verifier.gpu.step_size import StepSize
 from draftwood_verifier.plan import Walk
@@ -22,8 +21,8 @@ class DeviceWalks:
     def __init__(self, size: StepSize, pool: KVPool, spare_slot: int) -> None:
         self._pool = pool
         self._spare_slot = spare_slot
-        path = (np.int32, (size.walks, size.places))
-        fields = {"nodes": path, "tokens": path, "lengths": (np.int32, (size.walks,))}
+        path = Field(shape=(size.walks, size.places), dtype=torch.int32)
+        fields = {"nodes": path, "tokens": path, "lengths": Field(shape=(size.walks,), dtype=torch.int32)}
         self._buffer = PackedBuffer(fields, pool.placement.device)
         self._paths = WalkedPaths(**self._buffer.device)
 
@@ -34,13 +33,17 @@ class DeviceWalks:
         )
         walk_sampled(sampled, inputs.trees, inputs.size.places - 1, self._paths)
         self._commit(inputs)
+
+    def download(self) -> None:
+        """Queue the copy of the paths to the host."""
         self._buffer.download()
 
     def paths(self, walks: list[Walk]) -> Paths:
         """Tokens and nodes of each walk, once the device is done."""
-        count, found = len(walks), self._buffer.host
-        rows = zip(found["tokens"][:count].tolist(), found["nodes"][:count].tolist(), found["lengths"], strict=False)
-        return [(tokens[:length], nodes[:length]) for tokens, nodes, length in rows]
+        tokens, nodes, lengths = (
+            self._buffer.host[name][: len(walks)].tolist() for name in ("tokens", "nodes", "lengths")
+        )
+        return [(tokens[t][:length], nodes[t][:length]) for t, length in enumerate(lengths)]
 
     def _commit(self, inputs: StepInputs) -> None:
         """How long paths are, only the device knows: all places are copied, those behind an end to the spare slot."""

@@ -3,11 +3,10 @@
 Shapes: K logit rows, by the step's size, v tokens of this rank.
 """
 
-import numpy as np
 import torch
 
+from draftwood_kernels.packed_buffer import Field, PackedBuffer
 from draftwood_kernels.sample.kernel import best_tokens
-from draftwood_verifier.gpu.packed_buffer import PackedBuffer
 from draftwood_verifier.gpu.step_inputs import StepInputs
 from draftwood_verifier.gpu.step_size import StepSize
 from draftwood_verifier.parallel.sampling import ShardedSampler
@@ -21,7 +20,10 @@ class RankOffers:
     def __init__(self, size: StepSize, sampler: ShardedSampler, first_token: int, device: torch.device) -> None:
         self._sampler = sampler
         self._first_token = first_token
-        fields = {"scores": (np.float32, (size.logits,)), "tokens": (np.int32, (size.logits,))}
+        fields = {
+            "scores": Field(shape=(size.logits,), dtype=torch.float32),
+            "tokens": Field(shape=(size.logits,), dtype=torch.int32),
+        }
         self._buffer = PackedBuffer(fields, device)
 
     def queue(self, logits: torch.Tensor, inputs: StepInputs) -> None:
@@ -35,9 +37,12 @@ class RankOffers:
         )
         self._buffer.device["scores"].copy_(scores)
         self._buffer.device["tokens"].copy_(tokens)
+
+    def download(self) -> None:
+        """Queue the copy of the offers to the host."""
         self._buffer.download()
 
     def paths(self, walks: list[Walk]) -> Paths:
         """On rank 0 tokens and nodes of each walk, once the device is done; all ranks have to ask."""
-        found = self._buffer.host
-        return self._sampler.walk_offered([tree_walk(walk) for walk in walks], found["scores"], found["tokens"])
+        scores, tokens = self._buffer.host["scores"].numpy(), self._buffer.host["tokens"].numpy()
+        return self._sampler.walk_offered([tree_walk(walk) for walk in walks], scores, tokens)

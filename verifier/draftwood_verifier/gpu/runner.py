@@ -57,6 +57,7 @@ class StepEnd(Protocol):
     """What becomes of a step's logits; the buffers of one size."""
 
     def queue(self, logits: torch.Tensor, inputs: StepInputs) -> None: ...
+    def download(self) -> None: ...
     def paths(self, walks: list[Walk]) -> Paths: ...
 
 
@@ -85,6 +86,7 @@ class GpuRunner(Runner):
         if any(walk.draft_row >= 0 for walk in plan.walks) or (size.truncates and self._sharded is not None):
             return super().execute(plan)
         end = self._replay(plan, padded(size)) if _is_drawn_from(plan) else self._launch(plan, size)
+        end.download()
         self._wait()
         return named(plan, end.paths(plan.walks) if plan.walks else [])
 

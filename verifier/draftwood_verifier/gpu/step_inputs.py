@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from draftwood_kernels.packed_buffer import Field, PackedBuffer
 from draftwood_kernels.tree_attention import PagedLayout
 from draftwood_kernels.tree_attention.paged_layout import pack_ancestors, pack_paths, split_offsets_of
 from draftwood_kernels.walk_tree.kernel import FlatTrees
-from draftwood_verifier.gpu.packed_buffer import Fields, PackedBuffer
 from draftwood_verifier.gpu.step_size import StepSize
 from draftwood_verifier.plan import StepPlan, Walk
 
@@ -30,6 +30,7 @@ class StepInputs:
         self._page_size = page_size
         self._spare_slot = spare_slot
         self._buffer = PackedBuffer(_fields(size), device)
+        self._host = {name: array.numpy() for name, array in self._buffer.host.items()}
 
     def __getitem__(self, name: str) -> torch.Tensor:
         return self._buffer.device[name]
@@ -82,7 +83,7 @@ class StepInputs:
         self._put("depths", depths.numpy())
         self._put("ancestors", ancestors.numpy())
         self._put("paths", paths.numpy())
-        tables = self._buffer.host["block_tables"]
+        tables = self._host["block_tables"]
         for index in range(segments):
             tables[index, : len(plan.block_tables[index])] = plan.block_tables[index]
 
@@ -100,7 +101,7 @@ class StepInputs:
             ("top_ps", [walk.sampling.top_p for walk in plan.walks]),
             ("min_ps", [walk.sampling.min_p for walk in plan.walks]),
         ):
-            array = self._buffer.host[name]
+            array = self._host[name]
             array[index] = np.asarray(values, array.dtype)[owners]
 
     def _fill_trees(self, walks: list[Walk]) -> None:
@@ -119,7 +120,7 @@ class StepInputs:
             return np.zeros(0, np.int64)
         segments = np.searchsorted(plan.row_offsets, rows, side="right") - 1
         pages = plan.positions[rows] // self._page_size
-        table = self._buffer.host["block_tables"][segments, np.minimum(pages, self.size.table_pages - 1)]
+        table = self._host["block_tables"][segments, np.minimum(pages, self.size.table_pages - 1)]
         slots = table.astype(np.int64) * self._page_size + plan.positions[rows] % self._page_size
         held = np.array([len(table) for table in plan.block_tables])[segments]
         kept = accepts(plan)[segments] & (pages < held)
@@ -127,7 +128,7 @@ class StepInputs:
 
     def _put(self, name: str, array: NDArray[np.generic], *, rest: int | np.generic = 0) -> None:
         """`array` in the front of a field, `rest` behind it."""
-        field = self._buffer.host[name]
+        field = self._host[name]
         field[len(array) :] = rest
         field[tuple(slice(length) for length in array.shape)] = array
 
@@ -148,10 +149,10 @@ def _drawn_rows(walks: list[Walk]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     return firsts[owners] + np.arange(len(owners)) - (np.cumsum(sizes) - sizes)[owners], owners
 
 
-def _fields(size: StepSize) -> Fields:
+def _fields(size: StepSize) -> dict[str, Field]:
     rows, segments, logits, walks = size.rows, size.segments, size.logits, size.walks
-    ints, longs = np.int32, np.int64
-    return {
+    ints, longs = torch.int32, torch.int64
+    fields: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {
         "token_ids": (ints, (rows,)),
         "positions": (ints, (rows,)),
         "row_offsets": (ints, (segments + 1,)),
@@ -165,13 +166,14 @@ def _fields(size: StepSize) -> Fields:
         "logit_rows": (ints, (logits,)),
         "draw_positions": (longs, (logits,)),
         "slots": (longs, (logits,)),
-        "temperatures": (np.float32, (logits,)),
+        "temperatures": (torch.float32, (logits,)),
         "seeds": (longs, (logits,)),
         "top_ks": (longs, (logits,)),
-        "top_ps": (np.float64, (logits,)),
-        "min_ps": (np.float64, (logits,)),
+        "top_ps": (torch.float64, (logits,)),
+        "min_ps": (torch.float64, (logits,)),
         "first_logits": (ints, (walks,)),
         "tree_offsets": (ints, (walks + 1,)),
         "tree_tokens": (ints, (logits,)),
         "tree_parents": (ints, (logits,)),
     }
+    return {name: Field(shape=shape, dtype=dtype) for name, (dtype, shape) in fields.items()}
