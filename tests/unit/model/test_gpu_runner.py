@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from draftwood_checkpoint.errors import UnsupportedConfig
 from draftwood_kernels.placement import CPU, Placement
 from draftwood_kernels.sample import SamplingParams
 from draftwood_kernels.step_graphs import StepGraphs
@@ -253,6 +254,15 @@ def test_deterministic_rows_have_the_bits_of_plain_decoding(variant: str, target
             plain = runner.forward(make_plan([decode(path[position], position, TABLES[0])]))
             runner.commit(commit_plan([0], position, TABLES[0]))
         assert torch.equal(plain[0], row)
+
+
+@pytest.mark.parametrize(("variant", "layer"), [("deepseek", "latent attention"), ("gpt-oss", "attention with sinks")])
+def test_layers_without_a_row_invariant_kernel_are_refused(
+    variant: str, layer: str, target: Callable[[str], Path]
+) -> None:
+    placement = Placement(device=CPU.device, dtype=CPU.dtype, row_invariant=True)
+    with pytest.raises(UnsupportedConfig, match=f"{layer} has no row-invariant kernel"):
+        load_model(target(variant), placement=placement)
 
 
 def test_more_rows_than_scratch_held(gpu_runner: GpuRunners) -> None:

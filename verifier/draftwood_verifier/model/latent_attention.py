@@ -77,6 +77,8 @@ class LatentAttention:
 
 
 def load_latent_attention(reader: WeightReader, c: LatentConfig) -> LatentAttention:
+    """Raises UnsupportedConfig where row-invariant kernels are wanted."""
+    reader.refuse_row_invariance("latent attention")
     held = reader.share.heads(c.heads)
     query_rows, queries = c.heads * (c.unrotated + c.rotated), scaled(held, c.unrotated + c.rotated)
     latent_rows = c.kv_rank + c.rotated

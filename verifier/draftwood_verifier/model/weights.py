@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from draftwood_checkpoint.errors import UnexpectedTensor, UnsupportedTensor
+from draftwood_checkpoint.errors import UnexpectedTensor, UnsupportedConfig, UnsupportedTensor
 from draftwood_checkpoint.mxfp4 import load_mxfp4
 from draftwood_checkpoint.quantization import Quantization, QuantizedTensor, Weight, load_weight
 from draftwood_checkpoint.safetensors_index import Checkpoint
@@ -59,6 +59,11 @@ class WeightReader:
         return WeightReader(
             self._checkpoint, self._scheme, self.share, self.placement, self._prefix + prefix, self._asked
         )
+
+    def refuse_row_invariance(self, layer: str) -> None:
+        """Raises UnsupportedConfig where kernels are to be row-invariant, which this layer has none of."""
+        if self.placement.row_invariant:
+            raise UnsupportedConfig(f"{layer} has no row-invariant kernel: start the verifier without --deterministic")
 
     def leave(self, module: str) -> None:
         """It is for other ranks to read."""

@@ -29,6 +29,7 @@ def _blueprint(config: ModelConfig, fields: Fields) -> Blueprint:
     _check_groups(config, fields)
 
     def load_layer(reader: WeightReader, index: int) -> DecoderLayer:
+        reader.refuse_row_invariance("attention with sinks")
         heads = config.num_attention_heads
         attention = replace(
             load_attention(reader.under("self_attn."), config, qk_norm=False),
