@@ -7,15 +7,20 @@ WORKERS ?= 2
 STAMP := $(VENV)/.installed
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test lint stubs format containers
+.PHONY: demo test test-gpu lint stubs format containers
 
 demo: $(STAMP)
 	$(BIN)/draftwood demo
 
 # What starts no service runs on all cores; the rest measures time, or would wait for its neighbour.
 test: $(STAMP)
-	$(BIN)/pytest -n $(WORKERS) tests/unit tests/kernels
+	$(BIN)/pytest -n $(WORKERS) tests/unit tests/kernels tests/gpu
 	$(BIN)/pytest tests/deployment tests/services tests/faults tests/end_to_end
+
+# On a machine with a GPU: every kernel natively against its reference, and steps as graphs.
+test-gpu: $(STAMP)
+	$(BIN)/python -m draftwood_kernels.bench --check
+	DRAFTWOOD_TEST_DEVICE=cuda $(BIN)/pytest tests/gpu
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

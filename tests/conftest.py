@@ -1,4 +1,7 @@
-"""Set before torch or triton is imported anywhere: no test reaches out, kernels run in Triton's interpreter."""
+"""Set before torch or triton is imported anywhere: no test reaches out, kernels run in Triton's interpreter.
+
+Not so under `make test-gpu`, where they run on the first card.
+"""
 
 import os
 from collections.abc import Iterator
@@ -9,7 +12,10 @@ import pytest
 from numpy.typing import DTypeLike, NDArray
 
 os.environ["HF_HUB_OFFLINE"] = "1"
-os.environ["TRITON_INTERPRET"] = "1"
+# Of `make test-gpu`.
+ON_GPU = os.environ.get("DRAFTWOOD_TEST_DEVICE") == "cuda"
+if not ON_GPU:
+    os.environ["TRITON_INTERPRET"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 
