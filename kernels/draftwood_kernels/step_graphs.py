@@ -51,6 +51,7 @@ def capture(step: Step, *, pool: Any = None) -> torch.cuda.CUDAGraph:
     torch.cuda.current_stream().wait_stream(stream)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=pool):
+    # Other threads may ask the card for something meanwhile: NCCL's watchdog does.
+    with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
         step()
     return graph

@@ -29,6 +29,7 @@ class _Kind(IntEnum):
     STOP = 0
     STEP = 1
     DRAFTS = 2
+    FEATURES = 3
 
 
 class Leader:
@@ -51,8 +52,11 @@ class Leader:
         self.eos_token_ids = runner.eos_token_ids
 
     def set_feature_layers(self, layer_ids: tuple[int, ...]) -> None:
-        """Nobody else keeps features: drafters are served here, and hidden states are whole on every rank."""
+        """Drafters are served here alone, but ranks that capture steps have to do so at the same ones: a capture runs
+        the step's sums more than once."""
         self._runner.set_feature_layers(layer_ids)
+        with _together(self._group):
+            _send(self._group, _Kind.FEATURES, np.array(layer_ids, np.int32))
 
     def execute(self, plan: StepPlan) -> list[Path]:
         message, self._kept = encode(self._kept, plan), _NOTHING
@@ -88,6 +92,8 @@ def follow(runner: Runner, group: Group) -> None:
         while kind is not _Kind.STOP:
             if kind is _Kind.DRAFTS:
                 runner.build_trees(decode_drafts(message))
+            elif kind is _Kind.FEATURES:
+                runner.set_feature_layers(tuple(message.tolist()))
             else:
                 kept, plan = decode(message)
                 runner.commit(kept)

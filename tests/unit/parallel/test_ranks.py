@@ -200,6 +200,24 @@ def test_a_rank_that_errs_keeps_what_the_others_keep(target: Target) -> None:
     assert kept[1] == kept[0][:-1]
 
 
+def test_all_ranks_hear_which_features_are_kept(target: Target) -> None:
+    """Though rank 0 alone is asked for them: steps that are captured have to be so on all ranks at once."""
+
+    def act(group: Group) -> tuple[int, ...]:
+        runner = load(target("qwen3-tied"), group)
+        if group.leads:
+            leader = Leader(runner, group)
+            leader.set_feature_layers((2, 0))
+            with pytest.raises(ValueError, match="feature layer 9"):
+                leader.set_feature_layers((9,))
+            leader.stop()
+        else:
+            follow(runner, group)
+        return runner._feature_layers
+
+    assert on_ranks(2, act) == [(0, 2), (0, 2)]
+
+
 def test_a_plan_larger_than_a_frame(target: Target) -> None:
     folder, ids, table = target("qwen3-tied"), prompt(12), TABLE + [0] * FRAME_BYTES
     plan = make_plan([chain(ids, 0, table)])

@@ -105,7 +105,10 @@ class GpuRunner(Runner):
         super().commit(CommitPlan(rows=plan.rows[left], slots=plan.slots[left]))
 
     def set_feature_layers(self, layer_ids: tuple[int, ...]) -> None:
+        before = self._feature_layers
         super().set_feature_layers(layer_ids)
+        if self._feature_layers == before:
+            return
         placement = self._pool.placement
         self._kept_features = {
             layer: torch.zeros(_MOST_ROWS, self.hidden_size, device=placement.device, dtype=placement.dtype)
