@@ -1,7 +1,5 @@
 """Candidates and trees from the device's kernels, interpreted, against the reference and the drafter's tree builder."""
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 import torch
@@ -13,12 +11,7 @@ from draftwood_kernels.build_tree import Candidates, DraftTrees, TreeWish, grow_
 LOG_PROB_ERROR = 2e-5
 
 
-@pytest.fixture(autouse=True)
-def _poisoned() -> Iterator[None]:
-    """Fresh memory is NaN or the largest integer: what a kernel forgets to write is seen."""
-    torch.use_deterministic_algorithms(True)
-    yield
-    torch.use_deterministic_algorithms(False)
+pytestmark = pytest.mark.usefixtures("poisoned_memory")
 
 
 def randn(*shape: int, seed: int) -> torch.Tensor:

@@ -1,7 +1,5 @@
 """Thresholds found bit by bit, in Triton's interpreter, against a stable sort of all weights."""
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 import torch
@@ -11,12 +9,7 @@ from draftwood_kernels.keep_bounds import KeepBounds, kernel, reference
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 
 
-@pytest.fixture(autouse=True)
-def _poisoned() -> Iterator[None]:
-    """Fresh memory is NaN: what the kernel forgets to write is seen."""
-    torch.use_deterministic_algorithms(True)
-    yield
-    torch.use_deterministic_algorithms(False)
+pytestmark = pytest.mark.usefixtures("poisoned_memory")
 
 
 def check(

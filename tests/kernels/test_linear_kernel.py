@@ -1,7 +1,5 @@
 """The row-invariant product in Triton's interpreter: right, and a row's bits whatever stands beside it."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
@@ -12,13 +10,7 @@ from draftwood_kernels.linear.kernel import row_invariant_linear
 TOLERANCE = {torch.float32: (1e-5, 1e-4), torch.float16: (2e-3, 1e-4), torch.bfloat16: (1.6e-2, 1e-4)}
 
 
-@pytest.fixture(autouse=True)
-def _poisoned() -> Iterator[None]:
-    """Fresh memory is NaN: what a kernel forgets to write is seen."""
-    torch.manual_seed(0)
-    torch.use_deterministic_algorithms(True)
-    yield
-    torch.use_deterministic_algorithms(False)
+pytestmark = pytest.mark.usefixtures("poisoned_memory")
 
 
 @pytest.mark.parametrize("dtype", list(TOLERANCE))

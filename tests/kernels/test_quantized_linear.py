@@ -9,9 +9,7 @@ from draftwood_kernels.quantized_linear import QuantizedLinear, dequantize, kern
 TOLERANCES = {torch.float32: 2e-5, torch.float16: 1.2e-3, torch.bfloat16: 9e-3}
 
 
-@pytest.fixture(autouse=True)
-def _poisoned() -> None:
-    torch.manual_seed(0)
+pytestmark = pytest.mark.usefixtures("poisoned_memory")
 
 
 def make(kind: str, outputs: int, inputs: int, group: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,7 +1,5 @@
 """RMSNorm's kernel in Triton's interpreter against the reference in float32."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
@@ -14,13 +12,7 @@ DTYPES = list(TOLERANCE)
 ROWS = [0, 1, 63, 100, 257]
 
 
-@pytest.fixture(autouse=True)
-def _poisoned() -> Iterator[None]:
-    """Fresh memory is NaN: what a kernel forgets to write is seen."""
-    torch.manual_seed(0)
-    torch.use_deterministic_algorithms(True)
-    yield
-    torch.use_deterministic_algorithms(False)
+pytestmark = pytest.mark.usefixtures("poisoned_memory")
 
 
 def close(actual: torch.Tensor, expected: torch.Tensor) -> None:

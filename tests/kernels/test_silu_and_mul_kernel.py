@@ -1,7 +1,5 @@
 """SiLU-mul's kernel in Triton's interpreter against the reference in float32."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
@@ -12,13 +10,7 @@ TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
 DTYPES = list(TOLERANCE)
 
 
-@pytest.fixture(autouse=True)
-def _poisoned() -> Iterator[None]:
-    """Fresh memory is NaN: what a kernel forgets to write is seen."""
-    torch.manual_seed(0)
-    torch.use_deterministic_algorithms(True)
-    yield
-    torch.use_deterministic_algorithms(False)
+pytestmark = pytest.mark.usefixtures("poisoned_memory")
 
 
 def check(gate_up: torch.Tensor) -> None:

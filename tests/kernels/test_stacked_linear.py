@@ -18,13 +18,7 @@ KINDS = ("plain", "fp8", "int4", "mxfp4")
 Linear = PackedLinear | QuantizedLinear
 
 
-@pytest.fixture(autouse=True)
-def _poisoned() -> Iterator[None]:
-    """Fresh memory is NaN: what is not written, or read where nobody wrote, is seen."""
-    torch.manual_seed(0)
-    torch.use_deterministic_algorithms(True)
-    yield
-    torch.use_deterministic_algorithms(False)
+pytestmark = pytest.mark.usefixtures("poisoned_memory")
 
 
 def mxfp4_codes() -> torch.Tensor:

@@ -1,7 +1,5 @@
 """The fused head norm, rotation and store in Triton's interpreter against the reference in float32."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
@@ -12,13 +10,7 @@ EPS = 1e-6
 TOLERANCE = {torch.float32: (1e-5, 5e-6), torch.float16: (2e-3, 5e-6), torch.bfloat16: (1.6e-2, 5e-6)}
 
 
-@pytest.fixture(autouse=True)
-def _poisoned() -> Iterator[None]:
-    """Fresh memory is NaN: what a kernel forgets to write is seen."""
-    torch.manual_seed(0)
-    torch.use_deterministic_algorithms(True)
-    yield
-    torch.use_deterministic_algorithms(False)
+pytestmark = pytest.mark.usefixtures("poisoned_memory")
 
 
 def phases_of(rows: int, head_dim: int) -> torch.Tensor:

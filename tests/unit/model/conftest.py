@@ -6,7 +6,10 @@ import pytest
 import torch
 
 from draftwood_verifier.runner import Runner, load_runner
+from tests.kernels.conftest import poisoned_memory
 from tests.unit.model.targets import PAGE_SIZE, Oracle, write_target
+
+__all__ = ["poisoned_memory"]
 
 
 @pytest.fixture(autouse=True, scope="session")

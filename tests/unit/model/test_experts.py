@@ -1,6 +1,6 @@
 """The way of rows to experts and back, against loops; stacks in Triton's interpreter against experts one by one."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
@@ -25,13 +25,7 @@ ROWS, EXPERTS, CHOICES, HIDDEN, INTERMEDIATE = 11, 12, 3, 40, 24
 RANGES = [range(EXPERTS), range(0, 5), range(5, 12), range(4, 5)]
 
 
-@pytest.fixture(autouse=True)
-def _poisoned() -> Iterator[None]:
-    """Fresh memory is NaN: whoever adds up what nobody wrote is seen."""
-    torch.manual_seed(0)
-    torch.use_deterministic_algorithms(True)
-    yield
-    torch.use_deterministic_algorithms(False)
+pytestmark = pytest.mark.usefixtures("poisoned_memory")
 
 
 def chosen() -> torch.Tensor:

@@ -1,6 +1,6 @@
 """Stacks of experts as checkpoints are loaded into them, their kernels in Triton's interpreter."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -24,13 +24,7 @@ from tests.unit.model.targets import PAGE_SIZE, Oracle, chain, commit_plan, deco
 Targets = Callable[[str], Path]
 
 
-@pytest.fixture(autouse=True)
-def _poisoned() -> Iterator[None]:
-    """Fresh memory is NaN: whoever adds up what nobody wrote is seen."""
-    torch.manual_seed(0)
-    torch.use_deterministic_algorithms(True)
-    yield
-    torch.use_deterministic_algorithms(False)
+pytestmark = pytest.mark.usefixtures("poisoned_memory")
 
 
 def mlp_of(folder: Path, share: Share, placement: Placement) -> Mlp:
