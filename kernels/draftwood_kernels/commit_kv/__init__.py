@@ -17,8 +17,9 @@ def commit_kv(
 ) -> None:
     """pages[:, slots] = scratch[:, rows]: scratch [L, R, C, D], pages [L, S, C, D], rows and slots int64 [k].
 
-    Slots must be distinct; pages change in place. Of rows and slots only the first `count` (int32 [1], on the
-    tensors' device, so that nobody waits for it) are meant; without it, all.
+    Slots must be distinct, but for those that nobody reads or that get the same row; pages change in place. Of rows and
+    slots only the first `count` (int32 [1], on the tensors' device, so that nobody waits for it) are meant; without it,
+    all.
     """
     if pages.is_cuda:
         from draftwood_kernels.commit_kv import kernel  # noqa: PLC0415
