@@ -4,6 +4,7 @@ Not so under `make test-gpu`, where they run on the first card.
 """
 
 import os
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +13,9 @@ import pytest
 from numpy.typing import DTypeLike, NDArray
 
 os.environ["HF_HUB_OFFLINE"] = "1"
+# A shell starts what runs in the background with Ctrl-C ignored, which services that tests press it at would inherit.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 # Of `make test-gpu`.
 ON_GPU = os.environ.get("DRAFTWOOD_TEST_DEVICE") == "cuda"
 if not ON_GPU:
