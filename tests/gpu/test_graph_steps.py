@@ -4,6 +4,8 @@
 steps tell whether padding shows.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -60,8 +62,11 @@ class Session:
         self.table = [int(page) for page in np.arange(60) * 3 + number]
         self._rng = rng
 
-    def rows(self, known: list[int]) -> Rows:
-        """A plain row, or a tree of up to 12 nodes with the right path, as far as it is known, and wrong branches."""
+    def rows(self, known: list[int], *, ahead: bool = False) -> Rows:
+        """A plain row, or a tree of up to 12 nodes with the right path, as far as it is known, and wrong branches.
+
+        ahead: of the position behind the text, whose token is not known yet.
+        """
         right = known[len(self.ids) : len(self.ids) + int(self._rng.integers(0, 5))]
         tokens, parents, parent = [], [], 0
         for token in right:
@@ -70,7 +75,8 @@ class Session:
             parents += [parent, parent, max(parent, 1)]
             parent = len(tokens) - 1
         tree = make_tree(tokens, parents) if right else EMPTY_TREE
-        return decode(self.ids[-1], len(self.ids) - 1, self.table, tree, self.sampling)
+        token = VOCAB - 1 if ahead else self.ids[-1]
+        return decode(token, len(self.ids) - 1 + ahead, self.table, tree, self.sampling)
 
 
 def generate(
@@ -79,9 +85,7 @@ def generate(
     """Texts, features of all rows that were kept, and accepted nodes."""
     sessions = [Session(number, chapter) for number in range(len(SAMPLINGS))]
     features, accepted = [], 0
-    for session in sessions:
-        runner.forward(make_plan([chain(session.ids[:-1], 0, session.table)]))
-        runner.commit(commit_plan(list(range(len(session.ids) - 1)), 0, session.table))
+    prefill(runner, sessions)
     for step in range(steps):
         # One session at a time, two, or all: other sizes.
         active = sessions[: 1 + step % len(sessions)]
@@ -91,6 +95,33 @@ def generate(
             accepted += len(path.tokens) - 1
             features.append(torch.from_numpy(runner.features(np.array(path.rows, np.int32), (1,))))
     return [session.ids for session in sessions], torch.cat(features), accepted
+
+
+def queued(runner: GpuRunner, chapter: int, steps: int) -> list[list[int]]:
+    """Texts of plain rows: every step is queued behind the one before, and in another order."""
+    sessions = [Session(number, chapter) for number in range(len(SAMPLINGS))]
+    prefill(runner, sessions)
+    before: list[int] = []
+    for step in range(steps):
+        order = [(step + i) % len(sessions) for i in range(len(sessions))]
+        plan = make_plan([sessions[i].rows([], ahead=step > 0) for i in order])
+        runner.launch(replace(plan, drawn=np.array([before.index(i) for i in order], np.int32)) if step else plan)
+        if step:
+            collect(runner, [sessions[i] for i in before])
+        before = order
+    collect(runner, [sessions[i] for i in before])
+    return [session.ids for session in sessions]
+
+
+def prefill(runner: GpuRunner, sessions: list[Session]) -> None:
+    for session in sessions:
+        runner.forward(make_plan([chain(session.ids[:-1], 0, session.table)]))
+        runner.commit(commit_plan(list(range(len(session.ids) - 1)), 0, session.table))
+
+
+def collect(runner: GpuRunner, sessions: list[Session]) -> None:
+    for session, path in zip(sessions, runner.collect(), strict=True):
+        session.ids += path.tokens
 
 
 @pytest.fixture(scope="module")
@@ -122,5 +153,7 @@ def test_padded_steps_have_the_bits_of_exact_ones(model: DecoderModel) -> None:
         assert accepted > STEPS
         assert texts == expected
         assert torch.equal(features, expected_features)
+        for text, known in zip(queued(padded, chapter, STEPS), straight, strict=True):
+            assert text[: len(known)] == known[: len(text)]
     assert (padded._graphs.captured > 2) == ON_GPU
     assert exact._graphs.captured == 0

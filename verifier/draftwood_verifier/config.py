@@ -12,6 +12,8 @@ from draftwood_wire.transport import DRAIN_S
 from draftwood_wire.tree import MAX_NODES
 
 MATCHING, REJECTION = "matching", "rejection"
+# A plain row each fits the largest step that a GPU captures.
+MAX_BATCH = 1024
 
 
 def _option(default: Any, text: str) -> Any:
@@ -36,7 +38,7 @@ class VerifierConfig:
     kv_pages: int = _option(2048, "pages of the KV cache, shared by all sessions")
     page_size: int = _option(16, "tokens a page")
     prefill_chunk: int = _option(256, "prompt tokens that one step takes at most")
-    max_batch: int = _option(64, "requests that run at once")
+    max_batch: int = _option(64, f"requests that run at once, up to {MAX_BATCH}")
     max_waiting: int = _option(256, "requests that wait at most; more are refused")
     node_limit: int = _option(16, "tree nodes a session and round when the request names none")
     verification: str = _option(
@@ -55,6 +57,8 @@ class VerifierConfig:
         for name in ("kv_pages", "page_size", "prefill_chunk", "max_batch", "max_waiting"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: {getattr(self, name)} is below 1")
+        if self.max_batch > MAX_BATCH:
+            raise ValueError(f"max_batch: {self.max_batch} is above {MAX_BATCH}")
         if not 1 <= self.node_limit <= MAX_NODES:
             raise ValueError(f"node_limit: {self.node_limit} is outside 1..{MAX_NODES}")
         if self.verification not in (MATCHING, REJECTION):

@@ -1,12 +1,16 @@
 """The loop: schedule, run, decide, commit, tell everyone; again.
 
 One thread. A step runs inline and between two steps the event loop serves clients and drafters. When nothing can run
-without a drafter's answer, the loop sleeps until something happens or the drafter's time is up.
+without a drafter's answer, the loop sleeps until something happens or the drafter's time is up. Behind plain rows a
+runner that can do so gets the next ones before anybody has read what came of these: then tokens are told, and clients
+served, while it computes.
 """
 
 import asyncio
 import logging
 import time
+from collections import deque
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,7 +19,7 @@ from draftwood_verifier.commit import Commit
 from draftwood_verifier.drafting import DrafterLink, DrafterPool
 from draftwood_verifier.pace import Pace
 from draftwood_verifier.parallel.groups import GroupLost
-from draftwood_verifier.plan import CommitPlan, DraftPlan, Path, Runner
+from draftwood_verifier.plan import AheadRunner, CommitPlan, DraftPlan, Path, Runner
 from draftwood_verifier.record import StepObserver, StepRecord
 from draftwood_verifier.scheduler import Scheduler, Segment, SegmentKind, Step
 from draftwood_verifier.sequence import Sequence
@@ -34,6 +38,15 @@ class StepFailed(Exception):
     """A step raised; the requests in it end with this, the others go on."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Flight:
+    """A step from its launch to its commits."""
+
+    step: Step
+    launched_at: float
+    ahead: AheadRunner | None  # that has been given it; None: it runs when it lands
+
+
 class Engine:
     """Owns every request from `submit` to its last token."""
 
@@ -44,6 +57,9 @@ class Engine:
         self.committed_tokens = 0
         self.steps = 0
         self.observers: list[StepObserver] = [Pace(scheduler.policy)]
+        self._ahead = runner if isinstance(runner, AheadRunner) else None
+        self._flights: deque[_Flight] = deque()
+        self._landed_at = 0.0
         self._stopped = False
         self._waiter: asyncio.Future[None] | None = None
         self._idle = asyncio.Event()
@@ -61,12 +77,14 @@ class Engine:
 
     def join(self, link: DrafterLink) -> None:
         """A drafter has connected."""
+        self._land_all()
         self.drafters.join(link, self.scheduler.running)
         self._choose_features()
         self.wake()
 
     def leave(self, link: DrafterLink) -> None:
         """A drafter is gone; rounds that wait for it need not."""
+        self._land_all()
         self.drafters.leave(link, self.scheduler.running)
         self._choose_features()
         self.wake()
@@ -97,9 +115,16 @@ class Engine:
             if step is None:
                 await self._sleep(self.scheduler.next_deadline(now))
             else:
-                self._run_step(step)
-                for _ in range(max(_LEAST_TURNS, _TURNS_PER_SEQUENCE * len(self.scheduler.running))):
-                    await asyncio.sleep(0)
+                self._launch(step)
+                while self._flights:
+                    self._launch_behind()
+                    self._land()
+                    await self._serve()
+
+    async def _serve(self) -> None:
+        """Let clients and drafters have their turns."""
+        for _ in range(max(_LEAST_TURNS, _TURNS_PER_SEQUENCE * len(self.scheduler.running))):
+            await asyncio.sleep(0)
 
     async def _sleep(self, deadline: float | None) -> None:
         if not self.scheduler.running and not self.scheduler.waiting:
@@ -122,10 +147,40 @@ class Engine:
             _LOG.exception("no trees for %d sessions; they decode plainly in this round", len(plan.wishes))
             return [None] * len(plan.wishes)
 
-    def _run_step(self, step: Step) -> None:
-        started_at = time.monotonic()
+    def _launch(self, step: Step) -> None:
+        launched_at = time.monotonic()
+        ahead = self._ahead if step.is_plain else None
+        if ahead is not None:
+            try:
+                ahead.launch(step.plan)
+            except Exception:
+                self._step_failed(step)
+                return
+        self._flights.append(_Flight(step, launched_at, ahead))
+
+    def _launch_behind(self) -> None:
+        """Queue the step after the one in flight, if it is known."""
+        if self._stopped or len(self._flights) != 1 or self._flights[0].ahead is None:
+            return
+        step = self.scheduler.behind(self._flights[0].step)
+        if step is not None:
+            self._launch(step)
+
+    def _land_all(self) -> None:
+        """What follows is about sessions as they are."""
+        while self._flights:
+            self._land()
+
+    def _land(self) -> None:
+        """End the first step in flight."""
+        if not self._flights:
+            return
+        flight = self._flights.popleft()
+        step = flight.step
+        # One that was queued behind another began when that one ended.
+        started_at = max(flight.launched_at, self._landed_at)
         try:
-            paths = self.runner.execute(step.plan)
+            paths = self.runner.execute(step.plan) if flight.ahead is None else flight.ahead.collect()
             executed_at = time.monotonic()
             commits = self._decide(step, paths)
             self._tell_drafters(step, commits)
@@ -135,9 +190,7 @@ class Engine:
         except GroupLost:
             raise
         except Exception:
-            _LOG.exception("a step failed; its %d segments end", len(step.segments))
-            for sequence in {id(s.sequence): s.sequence for s in step.segments}.values():
-                self._fail(sequence)
+            self._step_failed(step)
             return
         self.steps += 1
         for segment in step.segments:
@@ -153,6 +206,12 @@ class Engine:
                 self._fail(commit.sequence)
         self._report(step, commits, started_at, executed_at)
 
+    def _step_failed(self, step: Step) -> None:
+        """To be called while its exception is handled."""
+        _LOG.exception("a step failed; its %d segments end", len(step.segments))
+        for sequence in {id(s.sequence): s.sequence for s in step.segments}.values():
+            self._fail(sequence)
+
     def _report(self, step: Step, commits: list[Commit], started_at: float, executed_at: float) -> None:
         record = StepRecord(
             number=self.steps,
@@ -163,14 +222,15 @@ class Engine:
             commits=commits,
             decision=step.decision,
         )
+        self._landed_at = record.finished_at
         for observer in self.observers:
             observer.step_done(record)
 
     def _decide(self, step: Step, paths: list[Path]) -> list[Commit]:
-        return [
-            rounds.decide(step.segments[walk.segment].sequence, path, tree=walk.tree)
-            for walk, path in zip(step.plan.walks, paths, strict=True)
-        ]
+        """Rows of requests that have ended since the step was launched were in vain."""
+        walks = zip(step.plan.walks, paths, strict=True)
+        drawn = [(step.segments[walk.segment].sequence, path, walk.tree) for walk, path in walks]
+        return [rounds.decide(sequence, path, tree=tree) for sequence, path, tree in drawn if not sequence.done]
 
     def _learn(self, commit: Commit) -> None:
         draft = commit.sequence.draft

@@ -7,7 +7,7 @@ Rows land in scratch; only what a `CommitPlan` names ever enters the pages.
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +44,9 @@ class StepPlan:
     parents: NDArray[np.int32]  # [rows] relative to the segment's first row; -1 hangs on the prefix
     logit_rows: NDArray[np.int32]  # [logits] absolute row indices, ascending, whose logits are wanted
     walks: list[Walk]  # one per segment that samples
+    # [rows], for plain rows queued behind others: the walk of the step before that draws the row's token, which
+    # token_ids can't know.
+    drawn: NDArray[np.int32] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,3 +105,14 @@ class Runner(Protocol):
 
     def features(self, rows: NDArray[np.int32], layer_ids: tuple[int, ...]) -> NDArray[np.float32]:
         """Outputs of `layer_ids` for rows of the last `execute`: [rows, len(layer_ids) * hidden]."""
+
+
+@runtime_checkable
+class AheadRunner(Runner, Protocol):
+    """A runner of which a step of plain rows can be queued while the one before it runs."""
+
+    def launch(self, plan: StepPlan) -> None:
+        """Queue plain rows; they may be drawn by the last launch, which then is the only one not collected yet."""
+
+    def collect(self) -> list[Path]:
+        """Wait for the first launch that was not collected: its paths, and `features` and `commit` are about it."""

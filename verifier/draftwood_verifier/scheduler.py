@@ -37,6 +37,11 @@ class Step:
     segments: list[Segment]
     decision: Decision | None  # of the sequences in mode auto that had a tree
 
+    @property
+    def is_plain(self) -> bool:
+        """Roots alone."""
+        return all(segment.kind is SegmentKind.DECODE and segment.rows == 1 for segment in self.segments)
+
 
 class Scheduler:
     """Owns the waiting line, the running set and the pages of both."""
@@ -74,7 +79,7 @@ class Scheduler:
     def start_waiting(self) -> list[Sequence]:
         """Move requests from the line into the running set, in order, while batch and pages last."""
         started: list[Sequence] = []
-        while self.waiting and len(self.running) < self._max_batch and self.allocator.available != self._too_few:
+        while self._may_start:
             if not self._reserve(self.waiting[0]):
                 self._too_few = self.allocator.available
                 break
@@ -121,6 +126,20 @@ class Scheduler:
                 budget -= rows.add_prefill(sequence, budget)
         return rows.step(decision)
 
+    def behind(self, step: Step) -> Step | None:
+        """The step after one of plain rows whose tokens nobody knows yet: a row each, a position on.
+
+        None where another step could be next: somebody else has work, a draft may be of use, or all may have ended.
+        """
+        if not self._goes_on(step):
+            return None
+        rows = _Rows()
+        for walk, segment in enumerate(step.segments):
+            sequence = segment.sequence
+            if not sequence.done and len(sequence.tokens) + 1 < sequence.length_limit:
+                rows.add_drawn(sequence, walk)
+        return rows.step(None)
+
     def decoding(self, now: float) -> list[Sequence]:
         """Those that can decode now without waiting for a drafter."""
         held = self._held(now)
@@ -139,6 +158,26 @@ class Scheduler:
     def check_ledger(self) -> None:
         """Assert that every page is free, held by a running session, or cached."""
         self.allocator.check_ledger([sequence.pages for sequence in self.running])
+
+    @property
+    def _may_start(self) -> bool:
+        """Whether the first in line is worth a try."""
+        full = len(self.running) >= self._max_batch or self.allocator.available == self._too_few
+        return bool(self.waiting) and not full
+
+    def _goes_on(self, step: Step) -> bool:
+        """Whether plain rows of those in the step are all there is to do next."""
+        left = [segment.sequence for segment in step.segments if not segment.sequence.done]
+        return (
+            step.is_plain
+            and not self._may_start
+            and len(left) == len(self.running)
+            and all(s.draft is None or self._rests(s, s.draft) for s in left)
+        )
+
+    def _rests(self, sequence: Sequence, draft: Draft) -> bool:
+        """Whether the session's drafter is not asked, and has left nothing to look at."""
+        return sequence.adaptive and self.policy.resting and draft.tree is None and draft.replay is None
 
     def _trees(self, decoding: list[Sequence]) -> tuple[list[TokenTree], Decision | None]:
         """What each sequence looks at: all of its tree, or in mode auto the part that pays."""
@@ -252,12 +291,13 @@ class _Rows:
     parents: list[int] = field(default_factory=list)
     logit_rows: list[int] = field(default_factory=list)
     walks: list[Walk] = field(default_factory=list)
+    drawn: list[int] = field(default_factory=list)
     segments: list[Segment] = field(default_factory=list)
 
     def add_decode(self, sequence: Sequence, tree: TokenTree) -> None:
         """The root and the nodes of its tree; a plain row is a root without nodes."""
         root, start = len(self.token_ids), len(sequence.tokens) - 1
-        self._walk(sequence, root, tree)
+        self._walk(sequence, root, tree, position=start + 1)
         self.logit_rows.extend(range(root, root + 1 + len(tree)))
         self._segment(sequence, SegmentKind.DECODE, 1 + len(tree), start)
         self.token_ids.append(sequence.tokens[start])
@@ -268,6 +308,17 @@ class _Rows:
             self.positions += (tree.depths() + start).tolist()
             self.parents += tree.parents.tolist()
 
+    def add_drawn(self, sequence: Sequence, walk: int) -> None:
+        """A plain row for the token that a walk of the step before draws; rows of no other kind may be beside it."""
+        start = len(sequence.tokens)
+        self._walk(sequence, len(self.token_ids), EMPTY_TREE, position=start + 1)
+        self.logit_rows.append(len(self.token_ids))
+        self._segment(sequence, SegmentKind.DECODE, 1, start)
+        self.token_ids.append(0)
+        self.positions.append(start)
+        self.parents.append(-1)
+        self.drawn.append(walk)
+
     def add_prefill(self, sequence: Sequence, budget: int) -> int:
         """The next chunk of the prompt; returns the tokens it takes."""
         count = min(budget, sequence.prompt_len - sequence.computed)
@@ -275,7 +326,7 @@ class _Rows:
             return 0
         last_row = len(self.token_ids) + count - 1
         if sequence.computed + count == sequence.prompt_len:
-            self._walk(sequence, last_row, EMPTY_TREE)
+            self._walk(sequence, last_row, EMPTY_TREE, position=sequence.prompt_len)
             self.logit_rows.append(last_row)
         self._chunk(sequence, SegmentKind.PREFILL, sequence.computed, count)
         return count
@@ -302,6 +353,7 @@ class _Rows:
             parents=np.array(self.parents, np.int32),
             logit_rows=np.array(self.logit_rows, np.int32),
             walks=self.walks,
+            drawn=np.array(self.drawn, np.int32) if self.drawn else None,
         )
         return Step(plan, self.segments, decision)
 
@@ -314,14 +366,14 @@ class _Rows:
     def _segment(self, sequence: Sequence, kind: SegmentKind, rows: int, start: int) -> None:
         self.segments.append(Segment(sequence, kind, len(self.token_ids), rows, start))
 
-    def _walk(self, sequence: Sequence, row: int, tree: TokenTree) -> None:
+    def _walk(self, sequence: Sequence, row: int, tree: TokenTree, *, position: int) -> None:
         self.walks.append(
             Walk(
                 segment=len(self.segments),
                 first_logit=len(self.logit_rows),
                 root_row=row,
                 tree=tree,
-                position=len(sequence.tokens),
+                position=position,
                 sampling=sequence.sampling,
                 draft_row=sequence.draft.draft_row if sequence.draft and len(tree) else -1,
             )

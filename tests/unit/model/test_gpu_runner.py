@@ -1,11 +1,13 @@
 """The GPU's runner, its kernels in Triton's interpreter, against transformers and against the CPU's runner."""
 
 from collections.abc import Callable, Hashable
-from pathlib import Path
+from dataclasses import replace
+from pathlib import Path as FilePath
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from draftwood_checkpoint.errors import UnsupportedConfig
 from draftwood_kernels.placement import CPU, Placement
@@ -14,7 +16,7 @@ from draftwood_kernels.step_graphs import StepGraphs
 from draftwood_verifier.cache.pool import KVPool
 from draftwood_verifier.gpu.runner import GpuRunner
 from draftwood_verifier.model.loading import load_model
-from draftwood_verifier.plan import CommitPlan, StepPlan, Walk
+from draftwood_verifier.plan import AheadRunner, CommitPlan, Path, StepPlan, Walk
 from draftwood_verifier.runner import Runner
 from draftwood_wire.tree import EMPTY_TREE, TokenTree
 from tests.unit.model.targets import (
@@ -40,7 +42,7 @@ GpuRunners = Callable[[str], GpuRunner]
 
 
 @pytest.fixture
-def gpu_runner(target: Callable[[str], Path]) -> GpuRunners:
+def gpu_runner(target: Callable[[str], FilePath]) -> GpuRunners:
     """Variant -> a runner with PAGES pages and the spare one, poisoned where nothing was written."""
 
     def make(variant: str) -> GpuRunner:
@@ -183,6 +185,61 @@ def test_rounds_are_those_of_the_cpu(
     assert accepted >= 4
 
 
+def drawn_by(plan: StepPlan, walks: list[int]) -> StepPlan:
+    """The plan as it is when nobody knows its tokens."""
+    return replace(plan, token_ids=np.full_like(plan.token_ids, VOCAB - 1), drawn=np.array(walks, np.int32))
+
+
+def test_plain_rows_queued_behind_plain_rows(
+    runner: Callable[[str], Runner], gpu_runner: GpuRunners, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whose tokens only the device knows: the same paths, features and pages as read and told row by row."""
+    cpu, gpu = runner("qwen3-tied"), gpu_runner("qwen3-tied")
+    overwrite_graph_memory(gpu, monkeypatch)
+    assert isinstance(gpu, AheadRunner)
+    assert not isinstance(cpu, AheadRunner)
+    sessions = [Session(TABLES[i], 4 + 2 * i, sampling) for i, sampling in enumerate((GREEDY, SAMPLED, TRUNCATED))]
+    for each in (cpu, gpu):
+        each.set_feature_layers((1, 3))
+        for session in sessions:
+            prefill(each, session.ids[:-1], session.table)
+    # Who takes part, and who drew their tokens in the step before; all three again once those are known.
+    steps: list[tuple[list[int], list[int] | None]] = [
+        ([0, 1, 2], None),
+        ([2, 1], [2, 1]),
+        ([1], [1]),
+        ([0, 1, 2], None),
+    ]
+    plans, outcomes = [], []
+    for members, walks in steps:
+        taking_part = [sessions[i] for i in members]
+        plan = make_plan([session.rows(EMPTY_TREE) for session in taking_part])
+        plans.append(plan if walks is None else drawn_by(plan, walks))
+        found = cpu.execute(plan)
+        starts = [len(session.ids) - 1 for session in taking_part]
+        for session, path in zip(taking_part, found, strict=True):
+            session.ids += path.tokens
+        kept = kept_rows(
+            [commit_plan(p.rows, start, s.table) for p, start, s in zip(found, starts, taking_part, strict=True)]
+        )
+        cpu.commit(kept)
+        outcomes.append((found, kept, cpu.features(kept.rows, (3, 1))))
+
+    def collect(found: list[Path], kept: CommitPlan, features: NDArray[np.float32]) -> None:
+        assert gpu.collect() == found
+        np.testing.assert_allclose(gpu.features(kept.rows, (3, 1)), features, atol=ATOL)
+        gpu.commit(kept)
+
+    gpu.launch(plans[0])
+    for plan, outcome in zip(plans[1:], outcomes, strict=False):
+        gpu.launch(plan)
+        collect(*outcome)
+    collect(*outcomes[-1])
+    for session in sessions:
+        slots = [session.table[p // PAGE_SIZE] * PAGE_SIZE + p % PAGE_SIZE for p in range(len(session.ids) - 1)]
+        torch.testing.assert_close(gpu._pool.pages[:, slots], cpu._pool.pages[:, slots], atol=ATOL, rtol=0)
+
+
 def test_a_step_keeps_its_paths_itself(gpu_runner: GpuRunners, oracle: Callable[[str], Oracle]) -> None:
     """Without a word of the host, and nothing else: neither other branches nor rows of nobody."""
     ids, target = prompt(10), gpu_runner("qwen3-tied")
@@ -222,7 +279,7 @@ def test_what_the_session_may_not_hold_is_written_nowhere(
     assert not target._pool.pages[:, own].isnan().any()
 
 
-def test_draws_weighed_by_the_host_are_committed_by_it(target: Callable[[str], Path]) -> None:
+def test_draws_weighed_by_the_host_are_committed_by_it(target: Callable[[str], FilePath]) -> None:
     """With rejection sampling a step leaves the pages to `commit`."""
     model = load_model(target("qwen3-tied"))
     pool = KVPool(layers=4, pages=PAGES + 1, page_size=PAGE_SIZE, row=model.cache_row)
@@ -237,7 +294,7 @@ def test_draws_weighed_by_the_host_are_committed_by_it(target: Callable[[str], P
 
 @pytest.mark.usefixtures("rows_multiplied_alike")
 @pytest.mark.parametrize("variant", ["qwen3-tied", "llama-bias"])
-def test_deterministic_rows_have_the_bits_of_plain_decoding(variant: str, target: Callable[[str], Path]) -> None:
+def test_deterministic_rows_have_the_bits_of_plain_decoding(variant: str, target: Callable[[str], FilePath]) -> None:
     """Every node of a tree beside others, against its own straight run, row by row and alone."""
     model = load_model(target(variant), placement=Placement(device=CPU.device, dtype=CPU.dtype, row_invariant=True))
     pool = KVPool(layers=4, pages=PAGES + 1, page_size=PAGE_SIZE, row=model.cache_row)
@@ -258,7 +315,7 @@ def test_deterministic_rows_have_the_bits_of_plain_decoding(variant: str, target
 
 @pytest.mark.parametrize(("variant", "layer"), [("deepseek", "latent attention"), ("gpt-oss", "attention with sinks")])
 def test_layers_without_a_row_invariant_kernel_are_refused(
-    variant: str, layer: str, target: Callable[[str], Path]
+    variant: str, layer: str, target: Callable[[str], FilePath]
 ) -> None:
     placement = Placement(device=CPU.device, dtype=CPU.dtype, row_invariant=True)
     with pytest.raises(UnsupportedConfig, match=f"{layer} has no row-invariant kernel"):

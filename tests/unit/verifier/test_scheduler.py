@@ -280,3 +280,96 @@ def test_an_answer_that_took_the_drafter_more_than_a_commit_is_not_timed() -> No
     assert own.behind
     assert own.late_answer(12, 2.9, 0.2) is None
     assert own.late_answer(13, 2.9, 0.2) is None  # nobody asked
+
+
+def plain_step(scheduler: Scheduler) -> Step:
+    step = scheduler.schedule(scheduler.decoding(0.0))
+    assert step is not None
+    assert step.is_plain
+    return step
+
+
+def test_a_step_behind_plain_rows_is_a_position_on() -> None:
+    scheduler = make_scheduler()
+    first, second, third = (decoding(scheduler, number, max_tokens=10) for number in (1, 2, 3))
+    step = plain_step(scheduler)
+    second.tokens += [5] * 8  # the step gives its last one
+    scheduler.remove(third)  # its client has gone
+    behind = scheduler.behind(step)
+    assert kinds(behind) == [(1, SegmentKind.DECODE, 7, 1)]
+    assert behind is not None
+    plan = behind.plan
+    assert plan.drawn is not None
+    assert plan.drawn.tolist() == [0]
+    assert plan.positions.tolist() == plan.prefix_lens.tolist() == [7]
+    assert [(walk.position, walk.first_logit, walk.root_row) for walk in plan.walks] == [(8, 0, 0)]
+    assert first.tokens == [*range(100, 106), 1]
+
+
+def test_nothing_is_behind_where_all_may_end() -> None:
+    scheduler = make_scheduler()
+    decoding(scheduler, 1, max_tokens=2)
+    assert scheduler.behind(plain_step(scheduler)) is None
+
+
+def test_nothing_is_behind_while_somebody_has_other_work() -> None:
+    scheduler = make_scheduler(max_batch=2)
+    sequence = decoding(scheduler, 1)
+    step = plain_step(scheduler)
+    assert scheduler.behind(step) is not None
+    scheduler.add(make_sequence(2))
+    assert scheduler.behind(step) is None  # the request that waits could start
+    other = decoding(scheduler, 3)
+    assert other not in scheduler.running
+    assert scheduler.behind(step) is None  # it runs, and is not in the step
+    scheduler.remove(next(s for s in scheduler.running if s is not sequence))
+    scheduler.remove(other)
+    assert scheduler.behind(step) is not None
+
+
+def test_a_line_that_can_not_move_holds_nobody_up() -> None:
+    scheduler = make_scheduler(max_batch=1)
+    decoding(scheduler, 1)
+    step = plain_step(scheduler)
+    scheduler.add(make_sequence(2))
+    assert scheduler.behind(step) is not None
+
+
+def test_nothing_is_behind_a_session_that_may_get_a_tree() -> None:
+    scheduler = make_scheduler()
+    sequence = decoding(scheduler, 1)
+    own = draft(sequence, Quiet())
+    own.answered = True
+    step = plain_step(scheduler)
+    assert scheduler.behind(step) is None
+    sequence.mode = DraftMode.AUTO
+    assert scheduler.behind(step) is None
+    scheduler.policy.speculating, scheduler.policy._next_look = False, 5
+    assert scheduler.behind(step) is not None
+    own.tree = chain_of(2)
+    assert scheduler.behind(step) is None
+    own.tree, own.replay = None, range(2)
+    assert scheduler.behind(step) is None
+    own.replay, scheduler.policy._next_look = None, 1  # the next round thinks again
+    assert scheduler.behind(step) is None
+
+
+def test_nothing_is_behind_a_tree_or_a_prompt() -> None:
+    scheduler = make_scheduler()
+    sequence = decoding(scheduler, 1)
+    own = draft(sequence, Quiet())
+    own.answered, own.tree = True, chain_of(2)
+    with_tree = scheduler.schedule(scheduler.decoding(0.0))
+    assert with_tree is not None
+    sequence.draft = None
+    assert scheduler.behind(with_tree) is None
+    scheduler.add(make_sequence(2))
+    scheduler.start_waiting()
+    with_prompt = scheduler.schedule(scheduler.decoding(0.0))
+    assert with_prompt is not None
+    assert scheduler.behind(with_prompt) is None
+
+
+def chain_of(nodes: int) -> TokenTree:
+    ids = np.arange(nodes, dtype=np.int32)
+    return TokenTree(token_ids=ids, parents=ids, log_probs=-0.1 * (1 + ids).astype(np.float32))

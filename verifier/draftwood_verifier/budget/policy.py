@@ -101,6 +101,11 @@ class Policy:
         missing = 1 - self._given / self._promised if self._promised else 0.0
         return min(max(missing, _LEAST_SHORTFALL), _MOST_SHORTFALL)
 
+    @property
+    def resting(self) -> bool:
+        """Speculation is off, and the next round is no time to think again, as far as can be foreseen."""
+        return not self.speculating and self._rounds + 1 < self._next_look
+
     def wait_limit_s(self, batch: int, limit_s: float) -> float:
         """How long a round in mode auto waits for its drafts."""
         if not self.waits.knows(batch):

@@ -34,9 +34,18 @@ class DeviceWalks:
         walk_sampled(sampled, inputs.trees, inputs.size.places - 1, self._paths)
         self._commit(inputs)
 
+    @property
+    def drawn(self) -> torch.Tensor:
+        """[T] the first token of each walk, on the device."""
+        return self._paths.tokens[:, 0]
+
     def download(self) -> None:
         """Queue the copy of the paths to the host."""
         self._buffer.download()
+
+    def settle(self) -> None:
+        """Wait until they are there, and with them all that was queued before."""
+        self._buffer.settle()
 
     def paths(self, walks: list[Walk]) -> Paths:
         """Tokens and nodes of each walk, once the device is done."""

@@ -42,6 +42,10 @@ class RankOffers:
         """Queue the copy of the offers to the host."""
         self._buffer.download()
 
+    def settle(self) -> None:
+        """Wait until they are there."""
+        self._buffer.settle()
+
     def paths(self, walks: list[Walk]) -> Paths:
         """On rank 0 tokens and nodes of each walk, once the device is done; all ranks have to ask."""
         scores, tokens = self._buffer.host["scores"].numpy(), self._buffer.host["tokens"].numpy()

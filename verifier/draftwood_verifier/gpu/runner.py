@@ -2,10 +2,13 @@
 
 Where every row may be drawn from (plain rows and trees: all but prefill and replay), a step is padded to one of a few
 sizes and replayed as a CUDA graph; others are launched one kernel after the other. Both are the same launches on the
-same kind of buffers. What the device can't end, the host does from the logits, as on a CPU: drafts that are weighed
+same kind of buffers. Plain rows can be queued behind plain rows whose tokens only the device knows: two sets of
+buffers take turns. What the device can't end, the host does from the logits, as on a CPU: drafts that are weighed
 against the target, and in a group draws that truncate.
 """
 
+from collections import deque
+from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import Protocol
 
@@ -17,6 +20,7 @@ from draftwood_kernels.placement import Placement
 from draftwood_kernels.step_graphs import StepGraphs
 from draftwood_verifier.cache.pool import KVPool
 from draftwood_verifier.gpu.device_walks import DeviceWalks
+from draftwood_verifier.gpu.kept_features import KeptFeatures
 from draftwood_verifier.gpu.rank_offers import RankOffers
 from draftwood_verifier.gpu.step_inputs import StepInputs, accepts
 from draftwood_verifier.gpu.step_size import StepSize, padded, size_of
@@ -58,11 +62,25 @@ class StepEnd(Protocol):
 
     def queue(self, logits: torch.Tensor, inputs: StepInputs) -> None: ...
     def download(self) -> None: ...
+    def settle(self) -> None: ...
     def paths(self, walks: list[Walk]) -> Paths: ...
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Launch:
+    """Plain rows that are queued, or run."""
+
+    plan: StepPlan
+    size: StepSize
+    end: DeviceWalks
+    features: KeptFeatures
+
+
 class GpuRunner(Runner):
-    """The pool's last page is the runner's own. On a CPU, kernels run in Triton's interpreter and no graph is made."""
+    """Alone it is a `plan.AheadRunner`. The pool's last page is its own.
+
+    On a CPU, kernels run in Triton's interpreter and no graph is made.
+    """
 
     def __init__(
         self,
@@ -74,25 +92,63 @@ class GpuRunner(Runner):
         super().__init__(model, pool, group, random)
         self._spare_slot = pool.pages.shape[1] - 1
         self._graphs = StepGraphs(self._device)
-        self._buffers: dict[StepSize, tuple[StepInputs, StepEnd]] = {}
-        self._kept_features: dict[int, torch.Tensor] = {}
+        self._buffers: dict[tuple[int, StepSize], tuple[StepInputs, StepEnd]] = {}
+        self._kept_features = self._feature_buffers()
+        self._host_features: KeptFeatures | None = None
+        self._launches: deque[_Launch] = deque()
+        self._last: _Launch | None = None
+        self._turn = 0
         self._committed: NDArray[np.bool_] = np.zeros(0, np.bool_)
         # Graphs hold on to where it is.
         pool.scratch(_MOST_ROWS)
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> list[Path]:
+        assert not self._launches, "what was launched comes first"
+        self._host_features = None
         size = size_of(plan)
         if any(walk.draft_row >= 0 for walk in plan.walks) or (size.truncates and self._sharded is not None):
             return super().execute(plan)
         end = self._replay(plan, padded(size)) if _is_drawn_from(plan) else self._launch(plan, size)
         end.download()
-        self._wait()
+        end.settle()
         return named(plan, end.paths(plan.walks) if plan.walks else [])
+
+    @torch.inference_mode()
+    def launch(self, plan: StepPlan) -> None:
+        self._turn = 1 - self._turn
+        size = padded(size_of(plan))
+        inputs, end = self._buffers_of(size, self._turn)
+        features = self._kept_features[self._turn]
+        assert isinstance(end, DeviceWalks), "in a group tokens are known to the host alone"
+        inputs.fill(plan)
+        if plan.drawn is not None:
+            assert self._last is not None, "the rows are drawn by a step that was not launched"
+            inputs.take_drawn(self._last.end.drawn)
+        self._graphs.run((self._turn, size), lambda: self._step(inputs, end, features))
+        features.download(len(plan.token_ids))
+        end.download()
+        self._last = _Launch(plan=plan, size=size, end=end, features=features)
+        self._launches.append(self._last)
+
+    @torch.inference_mode()
+    def collect(self) -> list[Path]:
+        done = self._launches.popleft()
+        done.end.settle()
+        self._host_features, self._rows = done.features, done.size.rows
+        self._note_committed(done.plan)
+        return named(done.plan, done.end.paths(done.plan.walks))
+
+    @torch.inference_mode()
+    def features(self, rows: NDArray[np.int32], layer_ids: tuple[int, ...]) -> NDArray[np.float32]:
+        if self._host_features is None:
+            return super().features(rows, layer_ids)
+        return self._host_features.rows(rows, layer_ids)
 
     @torch.inference_mode()
     def forward(self, plan: StepPlan) -> torch.Tensor:
         """Logits of plan.logit_rows on the host, float32 [K, v]."""
+        self._host_features = None
         inputs = self._inputs(size_of(plan))
         inputs.fill(plan)
         self._committed = np.zeros(len(plan.token_ids), np.bool_)
@@ -109,37 +165,30 @@ class GpuRunner(Runner):
         super().set_feature_layers(layer_ids)
         if self._feature_layers == before:
             return
-        placement = self._pool.placement
-        self._kept_features = {
-            layer: torch.zeros(_MOST_ROWS, self.hidden_size, device=placement.device, dtype=placement.dtype)
-            for layer in self._feature_layers
-        }
+        self._kept_features = self._feature_buffers()
         self._graphs = StepGraphs(self._device)
 
     def _replay(self, plan: StepPlan, size: StepSize) -> StepEnd:
         """A step padded to one of the sizes that are captured."""
-        if size not in self._buffers:
-            self._buffers[size] = self._inputs(size), self._end(size)
-        inputs, end = self._buffers[size]
+        inputs, end = self._buffers_of(size, 0)
+        features = self._kept_features[0]
         inputs.fill(plan)
-        self._graphs.run(size, lambda: self._step(inputs, end, keeps_features=True))
-        self._features, self._rows = self._kept_features, size.rows
+        self._graphs.run((0, size), lambda: self._step(inputs, end, features))
+        self._features, self._rows = features.device, size.rows
         self._note_committed(plan)
         return end
 
     def _launch(self, plan: StepPlan, size: StepSize) -> StepEnd:
         inputs, end = self._inputs(size), self._end(size)
         inputs.fill(plan)
-        self._step(inputs, end, keeps_features=False)
+        self._step(inputs, end, None)
         self._note_committed(plan)
         return end
 
-    def _step(self, inputs: StepInputs, end: StepEnd, *, keeps_features: bool) -> None:
-        """keeps_features: a graph's own memory is the next graph's too, so they are copied out of it."""
+    def _step(self, inputs: StepInputs, end: StepEnd, features: KeptFeatures | None) -> None:
         logits = self._forward(inputs)
-        if keeps_features:
-            for layer, rows in self._features.items():
-                self._kept_features[layer][: len(rows)].copy_(rows)
+        if features is not None:
+            features.keep(self._features)
         if inputs.size.walks:
             end.queue(logits, inputs)
 
@@ -155,6 +204,17 @@ class GpuRunner(Runner):
         self._features, self._rows = output.features, inputs.size.rows
         return output.logits
 
+    def _buffers_of(self, size: StepSize, turn: int) -> tuple[StepInputs, StepEnd]:
+        if (turn, size) not in self._buffers:
+            self._buffers[turn, size] = self._inputs(size), self._end(size)
+        return self._buffers[turn, size]
+
+    def _feature_buffers(self) -> tuple[KeptFeatures, KeptFeatures]:
+        """One for each turn."""
+        layer_ids, placement = self._feature_layers, self._pool.placement
+        first, second = (KeptFeatures(layer_ids, _MOST_ROWS, self.hidden_size, placement) for _ in range(2))
+        return first, second
+
     def _end(self, size: StepSize) -> StepEnd:
         if self._sharded is None:
             return DeviceWalks(size, self._pool, self._spare_slot)
@@ -169,10 +229,6 @@ class GpuRunner(Runner):
             # Scratch moves.
             self._graphs = StepGraphs(self._device)
         return StepInputs(size, self._pool.page_size, self._spare_slot, self._device)
-
-    def _wait(self) -> None:
-        if self._device.type == "cuda":
-            torch.cuda.current_stream(self._device).synchronize()
 
 
 def _is_drawn_from(plan: StepPlan) -> bool:

@@ -40,7 +40,13 @@ class StepInputs:
         self._fill_rows(plan)
         self._fill_draws(plan)
         self._fill_trees(plan.walks)
+        if plan.drawn is not None:
+            self._put("drawn", plan.drawn)
         self._buffer.upload()
+
+    def take_drawn(self, tokens: torch.Tensor) -> None:
+        """Queue what the rows' tokens are of the filled plan: those [T] that the walks of the step before drew."""
+        self["token_ids"].copy_(tokens.index_select(0, self["drawn"]))
 
     @cached_property
     def layout(self) -> PagedLayout:
@@ -154,6 +160,7 @@ def _fields(size: StepSize) -> dict[str, Field]:
     ints, longs = torch.int32, torch.int64
     fields: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {
         "token_ids": (ints, (rows,)),
+        "drawn": (ints, (rows,)),
         "positions": (ints, (rows,)),
         "row_offsets": (ints, (segments + 1,)),
         "prefix_lens": (ints, (segments,)),
