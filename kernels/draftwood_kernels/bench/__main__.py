@@ -17,10 +17,12 @@ from draftwood_kernels.bench.cases import kernel_cases
 from draftwood_kernels.bench.measure import Card, environment, measure_card, median_us
 from draftwood_kernels.bench.report import KernelRow, Report
 from draftwood_kernels.bench.shapes import (
+    KERNEL_EXPERTS,
     KERNEL_MODEL,
     KERNEL_STEP,
     MODELS,
     STEPS,
+    TINY_EXPERTS,
     TINY_MODEL,
     TINY_STEPS,
     Setting,
@@ -69,12 +71,12 @@ def _check() -> int:
         os.execve(sys.executable, command, os.environ | {_INTERPRET: "1"})
     setting = Setting(device=torch.device("cuda" if on_gpu else "cpu"), dtype=torch.float32, page_size=4)
     torch.manual_seed(0)
-    cases = kernel_cases(TINY_MODEL, TINY_STEPS[-1], setting)
+    cases = kernel_cases(TINY_MODEL, TINY_EXPERTS, TINY_STEPS[-1], setting)
     for case in cases:
         check(case, _RTOL, _ATOL)
         for rival in case.rivals.values():
             rival()
-        print(f"right: {case.name}")
+        print(f"right: {case.op}: {case.name}")
     with torch.inference_mode():
         check_steps(TINY_MODEL, TINY_STEPS, setting)
     how = "on the GPU" if on_gpu else "in Triton's interpreter"
@@ -85,7 +87,8 @@ def _check() -> int:
 def _measure_kernels(card: Card) -> list[KernelRow]:
     setting = Setting(device=torch.device("cuda"), dtype=torch.bfloat16, page_size=16)
     with torch.inference_mode():
-        return [_measure(case, card) for case in kernel_cases(KERNEL_MODEL, KERNEL_STEP, setting)]
+        cases = kernel_cases(KERNEL_MODEL, KERNEL_EXPERTS, KERNEL_STEP, setting)
+        return [_measure(case, card) for case in cases]
 
 
 def _measure(case: Case, card: Card) -> KernelRow:

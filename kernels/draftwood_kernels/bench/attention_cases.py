@@ -45,6 +45,7 @@ def _case(model: ModelShape, step: StepShape, setting: Setting, row_invariant: b
     if step.nodes == 0 and setting.device.type == "cuda" and importlib.util.find_spec("flashinfer"):
         rivals["FlashInfer"] = _flashinfer(model, step, inputs, queries, pages)
     return Case(
+        op="invariant_tree_attention" if row_invariant else "tree_attention",
         name=f"tree_attention{' row-invariant' if row_invariant else ''}, batch {step.batch}, context {step.context}, "
         f"{step.nodes} nodes",
         run=lambda: tree_attention(queries, fresh, pages, None, inputs.layout, row_invariant=row_invariant),

@@ -10,11 +10,13 @@ Result = torch.Tensor | tuple[torch.Tensor, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """`run` is the kernel; what it reads and writes at least once is `bytes_moved`, its products are `operations`.
+    """`run` launches a kernel of the folder `op`; what that reads and writes at least once is `bytes_moved`, its
+    products are `operations`.
 
     `reference` gives what `run` gives, by torch; `rivals` do the same job, by name.
     """
 
+    op: str
     name: str
     run: Callable[[], Result]
     reference: Callable[[], Result]

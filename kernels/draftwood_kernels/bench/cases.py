@@ -11,12 +11,14 @@ from draftwood_kernels.append_context import ContextRows
 from draftwood_kernels.append_context import kernel as append_kernel
 from draftwood_kernels.append_context import reference as append_reference
 from draftwood_kernels.bench.attention_cases import attention_cases
+from draftwood_kernels.bench.block_cases import block_cases
 from draftwood_kernels.bench.case import Case, size_bytes
+from draftwood_kernels.bench.expert_cases import expert_cases
 from draftwood_kernels.bench.latent_and_sink_cases import latent_and_sink_cases
-from draftwood_kernels.bench.shapes import ModelShape, Setting, StepShape
+from draftwood_kernels.bench.linear_cases import linear_cases
+from draftwood_kernels.bench.shapes import ExpertShape, ModelShape, Setting, StepShape
 from draftwood_kernels.bench.token_cases import token_cases
 from draftwood_kernels.commit_kv import kernel as commit_kernel
-from draftwood_kernels.linear.kernel import row_invariant_linear
 from draftwood_kernels.rms_norm import kernel as norm_kernel
 from draftwood_kernels.rotary import kernel as rotary_kernel
 from draftwood_kernels.silu_and_mul import kernel as silu_kernel
@@ -25,12 +27,15 @@ from draftwood_kernels.store_kv import kernel as store_kernel
 _EPS = 1e-6
 
 
-def kernel_cases(model: ModelShape, step: StepShape, setting: Setting) -> list[Case]:
+def kernel_cases(model: ModelShape, experts: ExpertShape, step: StepShape, setting: Setting) -> list[Case]:
     return [
         *_row_cases(model, step, setting),
+        *linear_cases(model, step, setting),
+        *expert_cases(experts, step, setting),
         *_cache_cases(model, step, setting),
         *attention_cases(model, step, setting),
         *latent_and_sink_cases(model, step, setting),
+        *block_cases(model, step, setting),
         *token_cases(model, step, setting),
     ]
 
@@ -42,9 +47,10 @@ def _row_cases(model: ModelShape, step: StepShape, setting: Setting) -> list[Cas
         return torch.randn(*sizes, device=setting.device, dtype=setting.dtype)
 
     x, residual, norm = randn(rows, model.hidden), randn(rows, model.hidden), randn(model.hidden)
-    gate_up, weight = randn(rows, 2 * model.intermediate), randn(model.hidden, model.hidden)
+    gate_up = randn(rows, 2 * model.intermediate)
     return [
         Case(
+            op="rms_norm",
             name=f"add_rms_norm [{rows}, {model.hidden}]",
             run=lambda: norm_kernel.add_rms_norm(x, residual, norm, _EPS),
             reference=lambda: rms_norm.reference.add_rms_norm(x, residual, norm, _EPS),
@@ -52,19 +58,12 @@ def _row_cases(model: ModelShape, step: StepShape, setting: Setting) -> list[Cas
             rivals={"torch": lambda: functional.rms_norm(x + residual, (model.hidden,), norm, _EPS)},
         ),
         Case(
+            op="silu_and_mul",
             name=f"silu_and_mul [{rows}, 2 * {model.intermediate}]",
             run=lambda: silu_kernel.silu_and_mul(gate_up),
             reference=lambda: silu_and_mul.reference.silu_and_mul(gate_up),
             bytes_moved=size_bytes(gate_up) * 3 // 2,
             rivals={"torch": lambda: silu_and_mul.reference.silu_and_mul(gate_up)},
-        ),
-        Case(
-            name=f"row-invariant linear [{rows}, {model.hidden}] x [{model.hidden}, {model.hidden}]",
-            run=lambda: row_invariant_linear(x, weight, None),
-            reference=lambda: functional.linear(x, weight),
-            bytes_moved=2 * size_bytes(x) + size_bytes(weight),
-            operations=2 * rows * model.hidden**2,
-            rivals={"torch": lambda: functional.linear(x, weight)},
         ),
     ]
 
@@ -123,6 +122,7 @@ def _cache_cases(model: ModelShape, step: StepShape, setting: Setting) -> list[C
 
     return [
         Case(
+            op="rotary",
             name=f"rotate_pairs [{rows}, {model.heads}, {model.head_dim}]",
             run=lambda: rotary_kernel.rotate_pairs(heads, phases),
             reference=lambda: rotary.reference.rotate_pairs(heads.float(), phases),
@@ -130,6 +130,7 @@ def _cache_cases(model: ModelShape, step: StepShape, setting: Setting) -> list[C
             rivals={"torch": lambda: rotary.reference.rotate_pairs(heads.float(), phases).to(heads.dtype)},
         ),
         Case(
+            op="store_kv",
             name=f"store_kv [{rows}, {model.heads} + {kv}, {model.head_dim}]",
             run=store,
             reference=store_reference,
@@ -137,6 +138,7 @@ def _cache_cases(model: ModelShape, step: StepShape, setting: Setting) -> list[C
             rivals={"torch": store_reference},
         ),
         Case(
+            op="commit_kv",
             name=f"commit_kv {layers} layers, {rows} rows",
             run=commit,
             reference=lambda: pages.index_copy(1, order, scratch.index_select(1, order)),
@@ -144,6 +146,7 @@ def _cache_cases(model: ModelShape, step: StepShape, setting: Setting) -> list[C
             rivals={"torch": lambda: pages.index_copy_(1, order, scratch.index_select(1, order))},
         ),
         Case(
+            op="append_context",
             name=f"append_context {layers} layers, {rows} rows",
             run=append,
             reference=append_expected,

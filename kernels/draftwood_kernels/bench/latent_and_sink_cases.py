@@ -43,6 +43,7 @@ def _latent_case(model: ModelShape, step: StepShape, setting: Setting) -> Case:
         return out.transpose(1, 2).reshape(rows, model.heads, value_dim)
 
     return Case(
+        op="latent_attention",
         name=f"latent_attention {value_dim} + {latent_dim - value_dim}, {model.heads} heads, {_words(step)}",
         run=lambda: latent_attention(queries, fresh, pages, None, inputs.layout, value_dim=value_dim, scale=scale),
         reference=dense,
@@ -75,6 +76,7 @@ def _sink_case(model: ModelShape, step: StepShape, setting: Setting, window: int
         return (weights @ values).transpose(1, 2).reshape(rows, -1)
 
     return Case(
+        op="sink_attention",
         name=f"sink_attention{'' if window is None else f' window {window}'}, {_words(step)}",
         run=lambda: sink_attention(queries, fresh, pages, None, inputs.layout, sinks=sinks, window=window),
         reference=dense,

@@ -18,6 +18,16 @@ class ModelShape:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ExpertShape:
+    """`choices` experts a row; each makes `intermediate` numbers of the hidden ones, and has a gate beside."""
+
+    hidden: int
+    intermediate: int
+    experts: int
+    choices: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class StepShape:
     """`nodes` a session besides its root; 0 is a plain step."""
 
@@ -50,6 +60,9 @@ STEPS = tuple(
 )
 # One kernel at a time: the layer of the large model over this step.
 KERNEL_MODEL, KERNEL_STEP = MODELS[1], StepShape(batch=16, context=8192, nodes=32)
+# Experts are those of Qwen3-30B-A3B: their layer fits beside everything else.
+KERNEL_EXPERTS = ExpertShape(hidden=2048, intermediate=768, experts=128, choices=8)
 
 TINY_MODEL = ModelShape(name="tiny", hidden=32, layers=2, heads=4, kv_heads=2, head_dim=64, intermediate=48, vocab=90)
+TINY_EXPERTS = ExpertShape(hidden=32, intermediate=24, experts=5, choices=2)
 TINY_STEPS = tuple(StepShape(batch=2, context=21, nodes=nodes) for nodes in (0, 5))

@@ -10,6 +10,9 @@ from draftwood_kernels.build_tree import kernel as tree_kernel
 from draftwood_kernels.build_tree import reference as tree_reference
 from draftwood_kernels.keep_bounds import KeepBounds, reference
 from draftwood_kernels.keep_bounds import kernel as keep_kernel
+from draftwood_kernels.perturb import NoiseRows
+from draftwood_kernels.perturb import reference as noise_reference
+from draftwood_kernels.perturb.kernel import perturb_rows
 from draftwood_kernels.sample.kernel import sample_rows
 from draftwood_kernels.walk_tree.kernel import WalkedPaths, walk_sampled
 
@@ -17,7 +20,11 @@ _DEPTHS = 15
 
 
 def token_cases(model: ModelShape, step: StepShape, setting: Setting) -> list[Case]:
-    return [*_sampling_cases(model, step, setting), *_tree_cases(model, step, setting)]
+    return [
+        *_sampling_cases(model, step, setting),
+        _noise_case(model, step, setting),
+        *_tree_cases(model, step, setting),
+    ]
 
 
 def _sampling_cases(model: ModelShape, step: StepShape, setting: Setting) -> list[Case]:
@@ -47,6 +54,7 @@ def _sampling_cases(model: ModelShape, step: StepShape, setting: Setting) -> lis
     size = f"[{rows}, {model.vocab}]"
     return [
         Case(
+            op="sample",
             name=f"sample_rows greedy {size}",
             run=lambda: sample_rows(logits, greedy, numbers, numbers),
             reference=lambda: logits.argmax(dim=1),
@@ -54,6 +62,7 @@ def _sampling_cases(model: ModelShape, step: StepShape, setting: Setting) -> lis
             rivals={"torch argmax": lambda: logits.argmax(dim=1)},
         ),
         Case(
+            op="sample",
             name=f"sample_rows keyed, top_k 1 {size}",
             run=lambda: sample_rows(logits, warm, numbers, numbers, best),
             reference=lambda: logits.argmax(dim=1),
@@ -61,6 +70,7 @@ def _sampling_cases(model: ModelShape, step: StepShape, setting: Setting) -> lis
             rivals={"torch multinomial": lambda: torch.multinomial(logits.softmax(dim=1), 1)},
         ),
         Case(
+            op="keep_bounds",
             name=f"keep_bounds top_k 50, top_p 0.9 {size}",
             run=lambda: parts(keep_kernel.keep_bounds(logits, warm, top_k, top_p, min_p)),
             reference=lambda: parts(reference.keep_bounds(logits, warm, top_k, top_p, min_p)),
@@ -68,6 +78,7 @@ def _sampling_cases(model: ModelShape, step: StepShape, setting: Setting) -> lis
             rivals={"torch sort": lambda: reference.keep_bounds(logits, warm, top_k, top_p, min_p)},
         ),
         Case(
+            op="walk_tree",
             name=f"walk_tree {step.batch} trees of {step.nodes} nodes",
             run=walk,
             reference=lambda: torch.ones_like(paths.lengths),
@@ -79,6 +90,33 @@ def _sampling_cases(model: ModelShape, step: StepShape, setting: Setting) -> lis
 def _only_the_best(logits: torch.Tensor) -> KeepBounds:
     best, last = logits.max(dim=1)
     return KeepBounds(sure=torch.full_like(best, torch.inf), tied=best, last=last.int())
+
+
+def _noise_case(model: ModelShape, step: StepShape, setting: Setting) -> Case:
+    count, device = step.batch * _DEPTHS, setting.device
+    logits = torch.randn(count, model.vocab, device=device, dtype=setting.dtype)
+    numbers = torch.arange(count, device=device)
+    warm = torch.full((count,), 0.8, device=device)
+    rows = NoiseRows(temperatures=warm, seeds=numbers, positions=numbers, is_seeded=torch.ones_like(numbers).int())
+
+    def expected() -> torch.Tensor:
+        on_cpu = NoiseRows(
+            temperatures=warm.cpu(), seeds=numbers.cpu(), positions=numbers.cpu(), is_seeded=rows.is_seeded.cpu()
+        )
+        return noise_reference.perturb_rows(logits.cpu(), on_cpu).to(device)
+
+    def with_other_noise() -> torch.Tensor:
+        scaled = logits.float() / warm[:, None]
+        return scaled - torch.empty_like(scaled).exponential_().log()
+
+    return Case(
+        op="perturb",
+        name=f"perturb_rows [{count}, {model.vocab}]",
+        run=lambda: perturb_rows(logits, rows),
+        reference=expected,
+        bytes_moved=size_bytes(logits) + logits.numel() * torch.float32.itemsize,
+        rivals={"torch exponential": with_other_noise},
+    )
 
 
 def _tree_cases(model: ModelShape, step: StepShape, setting: Setting) -> list[Case]:
@@ -101,6 +139,7 @@ def _tree_cases(model: ModelShape, step: StepShape, setting: Setting) -> list[Ca
 
     return [
         Case(
+            op="build_tree",
             name=f"top_candidates {count} of [{len(logits)}, {model.vocab}]",
             run=lambda: pair(tree_kernel.top_candidates(logits, count)),
             reference=lambda: pair(tree_reference.top_candidates(logits, count)),
@@ -108,6 +147,7 @@ def _tree_cases(model: ModelShape, step: StepShape, setting: Setting) -> list[Ca
             rivals={"torch topk": lambda: logits.log_softmax(dim=1).topk(count, dim=1)},
         ),
         Case(
+            op="build_tree",
             name=f"build_trees {step.batch} of {step.nodes} nodes",
             run=lambda: parts(tree_kernel.build_trees(candidates, limits, chains, step.nodes)),
             reference=trees_reference,
