@@ -41,6 +41,8 @@ _TREE_NODES = (4, 10, 16)
 # Of --quick: says that everything works, not how fast it is.
 _QUICK_CONCURRENCY = (1, 4)
 _QUICK_WINDOW_S = 0.5
+# In which auto can find out what the load is like: it changes with every slice, as no real one does.
+_WARM_UP_ROUNDS = 32
 _TEXTS = 40
 # Of the verifier: tokens a page, and pages of a request that goes to the embedded target's context limit.
 _PAGE_SIZE = 16
@@ -60,6 +62,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--window-s",
         type=float,
         help=f"seconds of a slice that are measured ({_WINDOW_S:g}), up to 16 clients; in proportion above",
+    )
+    parser.add_argument(
+        "--warm-up-rounds",
+        type=int,
+        default=_WARM_UP_ROUNDS,
+        help=f"rounds of a closed loop's slice that pass before its window opens ({_WARM_UP_ROUNDS})",
     )
     parser.add_argument("--output-tokens", type=_whole_numbers, default=OUTPUT_TOKENS, help="shortest,longest answer")
     parser.add_argument("--seed", type=int, default=0, help="draws requests, arrivals and the order of modes")
@@ -102,6 +110,8 @@ def _plan(arguments: argparse.Namespace) -> Plan:
     window_s = arguments.window_s or (_QUICK_WINDOW_S if arguments.quick else _WINDOW_S)
     if pairs < 1 or window_s <= 0:
         raise ValueError("--pairs and --window-s must be above 0")
+    if arguments.warm_up_rounds < 0:
+        raise ValueError("--warm-up-rounds must not be below 0")
     return Plan(
         modes=bench_modes(arguments.modes, arguments.tree_nodes),
         loads=_loads(arguments),
@@ -123,7 +133,7 @@ def _loads(arguments: argparse.Namespace) -> list[Load]:
 
 def _closed(arguments: argparse.Namespace) -> list[Closed]:
     counts = arguments.concurrency or (_QUICK_CONCURRENCY if arguments.quick else _CONCURRENCY)
-    return [Closed(clients=clients) for clients in counts]
+    return [Closed(clients=clients, warm_up_rounds=arguments.warm_up_rounds) for clients in counts]
 
 
 @contextmanager
@@ -166,7 +176,9 @@ async def _measure(gateway: str, verifier: str | None, plan: Plan) -> Measured:
 
 def _report(arguments: argparse.Namespace, plan: Plan, measured: Measured) -> int:
     summaries = summarise(plan, measured)
-    windows = f"{plan.pairs} pairs of {plan.window_s:g} s, longer above 16 clients"
+    windows = (
+        f"{plan.pairs} pairs of {plan.window_s:g} s, longer above 16 clients, after {arguments.warm_up_rounds} rounds"
+    )
     print(f"{describe()}\ndrafter {arguments.drafter}, seed {arguments.seed}, {windows}\n")
     print_table(summaries)
     if arguments.json is not None:
@@ -193,6 +205,7 @@ def _json(arguments: argparse.Namespace, plan: Plan, summaries: list[LoadSummary
         "seed": arguments.seed,
         "pairs": plan.pairs,
         "window_s": plan.window_s,
+        "warm_up_rounds": arguments.warm_up_rounds,
         "output_tokens": list(arguments.output_tokens),
     }
     return {"rows": [as_row(plan, summary) for summary in summaries], "environment": environment}

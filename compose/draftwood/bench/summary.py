@@ -36,10 +36,15 @@ class ModeFigures:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """Auto within the pairs. `slower_p` is the sign test's chance of winning as few pairs as it did, by luck alone."""
+    """Auto within the pairs. `slower_p` is the sign test's chance of winning as few pairs as it did, by luck alone.
+
+    Of fixed modes that are equally fast, the best by the same pairs is the luckiest. `against_best_elsewhere` compares
+    auto in each pair with the mode that is best by all the others; None of one pair.
+    """
 
     best_fixed: str
     against_best: float
+    against_best_elsewhere: float | None
     regret: float
     wins: int
     slower_p: float
@@ -112,7 +117,8 @@ def _figures(slices: list[Slice], plain: list[Slice] | None) -> ModeFigures:
 def _verdict(modes: Sequence[BenchMode], figures: dict[str, ModeFigures]) -> Verdict | None:
     if AUTO not in figures or PLAIN not in figures:
         return None
-    best_fixed = best([mode.name for mode in modes if mode.fixed], figures)
+    fixed = [mode.name for mode in modes if mode.fixed]
+    best_fixed = best(fixed, figures)
     assert best_fixed is not None, "plain is a fixed mode"
     auto, plain = figures[AUTO].pairs_tokens_per_s, figures[PLAIN].pairs_tokens_per_s
     against_best = median(_ratios(auto, figures[best_fixed].pairs_tokens_per_s))
@@ -120,10 +126,21 @@ def _verdict(modes: Sequence[BenchMode], figures: dict[str, ModeFigures]) -> Ver
     return Verdict(
         best_fixed=best_fixed,
         against_best=against_best,
+        against_best_elsewhere=_against_best_elsewhere(auto, [figures[name].pairs_tokens_per_s for name in fixed]),
         regret=1 - against_best,
         wins=sum(difference > 0 for difference in differences),
         slower_p=sign_test(differences),
     )
+
+
+def _against_best_elsewhere(auto: list[float], fixed: list[list[float]]) -> float | None:
+    if len(auto) < 2:
+        return None
+    bars = [
+        max(fixed, key=lambda speeds: median(speed for other, speed in enumerate(speeds) if other != pair))[pair]
+        for pair in range(len(auto))
+    ]
+    return median(_ratios(auto, bars))
 
 
 def _ratios(speeds: list[float], others: list[float]) -> list[float]:

@@ -35,7 +35,8 @@ def _print_verdicts(summaries: list[LoadSummary]) -> None:
         pairs = len(summary.modes[PLAIN].pairs_tokens_per_s)
         print(
             f"load {summary.load:g}: auto at {verdict.against_best:.3f} of {verdict.best_fixed}, the best fixed mode "
-            f"(regret {verdict.regret:.1%}); ahead of plain in {verdict.wins} of {pairs} pairs, "
+            f"(regret {verdict.regret:.1%}), {_number(verdict.against_best_elsewhere, 3)} of what is best by the other "
+            f"pairs; ahead of plain in {verdict.wins} of {pairs} pairs, "
             f"p = {verdict.slower_p:.2f} that so few are luck"
         )
 
@@ -44,5 +45,5 @@ def _ms(seconds: float | None, digits: int = 0) -> str:
     return "-" if seconds is None else f"{1000 * seconds:.{digits}f}"
 
 
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
+def _number(value: float | None, digits: int = 2) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"

@@ -29,12 +29,14 @@ class Answer:
 
 
 class Traffic:
-    """Answers of one slice, as they come."""
+    """Answers of one slice, as they come, in messages of a round each."""
 
     def __init__(self, client: AsyncClient, mode: BenchMode) -> None:
         self.answers: list[Answer] = []
         self._client = client
         self._mode = mode
+        self._messages = self._wanted = 0
+        self._reached = asyncio.Event()
 
     async def ask(self, request: BenchRequest, begun: asyncio.Event | None = None) -> None:
         """One request to its end. Raises DraftwoodError; a server that is full makes it a refused answer."""
@@ -51,6 +53,7 @@ class Traffic:
         try:
             async for chunk in stream:
                 if chunk.token_ids:
+                    self._count()
                     answer.arrivals.append((perf_counter(), len(chunk.token_ids)))
                     answer.token_ids += chunk.token_ids
                     if begun is not None:
@@ -58,6 +61,18 @@ class Traffic:
                 answer.usage = chunk.usage
         except Overloaded:
             answer.refused = True
+
+    async def more(self, messages: int) -> None:
+        """Return when so many more have come; one at a time may wait."""
+        self._wanted = self._messages + messages
+        self._reached.clear()
+        if messages:
+            await self._reached.wait()
+
+    def _count(self) -> None:
+        self._messages += 1
+        if self._messages == self._wanted:
+            self._reached.set()
 
 
 class Load(Protocol):
@@ -73,9 +88,13 @@ class Load(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Closed:
-    """`clients` that each ask again as soon as they are answered. Steady: every one has its first token."""
+    """`clients` that each ask again as soon as they are answered.
+
+    Steady: every one has its first token, and as many rounds as a warm-up takes have passed.
+    """
 
     clients: int
+    warm_up_rounds: int
 
     @property
     def value(self) -> float:
@@ -90,6 +109,7 @@ class Closed:
 
         async def window() -> tuple[float, float]:
             await asyncio.gather(*(event.wait() for event in begun))
+            await traffic.more(self.warm_up_rounds * self.clients)
             return await _hold(window_s * max(1.0, self.clients / _SHORT_ROUND_CLIENTS))
 
         return await _beside(window(), loops)

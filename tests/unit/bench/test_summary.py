@@ -1,13 +1,15 @@
 """What is made of the slices: windows, equality, verdicts and the row of the JSON."""
 
+import asyncio
+
 import pytest
 
 from draftwood.bench.equality import Equality
 from draftwood.bench.interleaving import Measured, Plan
 from draftwood.bench.modes import bench_modes
 from draftwood.bench.slices import Slice, measure
-from draftwood.bench.summary import as_row, summarise
-from draftwood.bench.traffic import Answer, Closed
+from draftwood.bench.summary import _against_best_elsewhere, as_row, summarise
+from draftwood.bench.traffic import Answer, Closed, Traffic
 from draftwood.bench.workload import BenchRequest, Workload
 from draftwood_client import Usage
 
@@ -60,7 +62,7 @@ def test_answers_are_compared_as_far_as_they_go() -> None:
 def test_verdict_and_row() -> None:
     plan = Plan(
         modes=bench_modes(["plain", "chain", "tree", "auto"], (4, 10)),
-        loads=[Closed(clients=2)],
+        loads=[Closed(clients=2, warm_up_rounds=0)],
         pairs=3,
         window_s=1.0,
         workload=Workload(texts=["x"], seed=0),
@@ -79,10 +81,36 @@ def test_verdict_and_row() -> None:
     assert (verdict.best_fixed, verdict.wins) == ("tree-4", 3)
     assert verdict.against_best == pytest.approx(0.98)
     assert verdict.regret == pytest.approx(0.02)
+    assert verdict.against_best_elsewhere == pytest.approx(0.98)
     row = as_row(plan, summary)
     assert row["concurrency"] == 2
     assert row["tokens_per_s"] == {"plain": 100, "chain": 120, "tree": 150, "auto": 147}
     assert row["best_tree"] == "tree-4"
+
+
+def test_the_bar_of_a_pair_is_set_by_the_others() -> None:
+    """Two modes that take turns at being lucky: the median of either is 100, and so is every bar."""
+    lucky, unlucky = [130.0, 100.0, 90.0, 100.0], [100.0, 90.0, 100.0, 130.0]
+    assert _against_best_elsewhere([100.0] * 4, [lucky, unlucky]) == pytest.approx(1.0)
+    steady = [110.0, 112.0, 108.0, 110.0]
+    assert _against_best_elsewhere([110.0] * 4, [lucky, steady]) == pytest.approx(1.0, abs=0.01)
+    assert _against_best_elsewhere([100.0], [[50.0]]) is None
+
+
+def test_a_warm_up_counts_messages() -> None:
+    async def body() -> None:
+        traffic = Traffic(None, None)  # type: ignore[arg-type]
+        await traffic.more(0)
+        waiting = asyncio.create_task(traffic.more(3))
+        for _ in range(2):
+            await asyncio.sleep(0)
+            traffic._count()
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        traffic._count()
+        await waiting
+
+    asyncio.run(body())
 
 
 def test_a_mode_that_is_none_is_refused() -> None:
