@@ -89,6 +89,7 @@ OUTCOME = _attribute("draftwood.outcome")
 STEP = _attribute("draftwood.step")
 ROWS = _attribute("draftwood.rows", "{row}")
 SESSIONS = _attribute("draftwood.sessions", "{session}")
+DEVICE_TIME = _attribute("draftwood.device_time", "s")
 
 # Labels of metrics; OUTCOME and the RPC and HTTP ones are labels too.
 REASON = _attribute("draftwood.reason")
@@ -211,6 +212,13 @@ VERIFY_DURATION = _metric(
     "draftwood.verifier.verify_duration",
     "s",
     "Forward, sampling and walk of a step.",
+    buckets=_STEP_S,
+)
+DEVICE_DURATION = _metric(
+    Kind.HISTOGRAM,
+    "draftwood.verifier.device_duration",
+    "s",
+    "What the GPU worked on a step, by its own events; nothing on a CPU.",
     buckets=_STEP_S,
 )
 BUDGET_NODES = _metric(

@@ -175,6 +175,21 @@ def test_drafts_that_never_come_are_late_and_their_waiting_is_told(monkeypatch: 
         assert first.attributes[names.WAIT_TIME] == pytest.approx(0.1, rel=0.2)
 
 
+@pytest.mark.parametrize("device_s", [0.0, 0.004])
+def test_a_step_tells_what_the_gpu_worked_where_there_is_one(device_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body() -> None:
+        async with serving() as harness:
+            harness.target.device_s = device_s
+            await harness.generate(PROMPT, 4)
+            await harness.idle()
+
+    with collector(Manner.TAKES, monkeypatch) as receiver:
+        run(body())
+    steps = receiver.named(names.SPAN_STEP)
+    assert steps
+    assert {span.attributes.get(names.DEVICE_TIME, 0.0) for span in steps} == {device_s}
+
+
 def test_off_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
     async def body() -> None:
         async with serving() as harness:

@@ -88,6 +88,10 @@ class Runner(Protocol):
     @property
     def eos_token_ids(self) -> tuple[int, ...]: ...
 
+    @property
+    def device_s(self) -> float:
+        """Seconds that the last `execute` took the GPU by its own clock; 0 on a CPU."""
+
     def set_feature_layers(self, layer_ids: tuple[int, ...]) -> None:
         """Which layers' outputs later `execute` calls keep, ascending."""
 

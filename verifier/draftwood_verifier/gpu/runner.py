@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from draftwood_kernels.device_timer import DeviceTimer
 from draftwood_kernels.placement import Placement
 from draftwood_kernels.step_graphs import StepGraphs
 from draftwood_verifier.cache.pool import KVPool
@@ -74,18 +75,25 @@ class GpuRunner(Runner):
         super().__init__(model, pool, group, random)
         self._spare_slot = pool.pages.shape[1] - 1
         self._graphs = StepGraphs(self._device)
+        self._timer = DeviceTimer(self._device)
         self._buffers: dict[StepSize, tuple[StepInputs, StepEnd]] = {}
         self._kept_features: dict[int, torch.Tensor] = {}
         self._committed: NDArray[np.bool_] = np.zeros(0, np.bool_)
         # Graphs hold on to where it is.
         pool.scratch(_MOST_ROWS)
 
+    @property
+    def device_s(self) -> float:
+        return self._timer.seconds
+
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> list[Path]:
         size = size_of(plan)
         if any(walk.draft_row >= 0 for walk in plan.walks) or (size.truncates and self._sharded is not None):
             return super().execute(plan)
+        self._timer.start()
         end = self._replay(plan, padded(size)) if _is_drawn_from(plan) else self._launch(plan, size)
+        self._timer.stop()
         end.download()
         self._wait()
         return named(plan, end.paths(plan.walks) if plan.walks else [])
@@ -93,10 +101,13 @@ class GpuRunner(Runner):
     @torch.inference_mode()
     def forward(self, plan: StepPlan) -> torch.Tensor:
         """Logits of plan.logit_rows on the host, float32 [K, v]."""
+        self._timer.start()
         inputs = self._inputs(size_of(plan))
         inputs.fill(plan)
         self._committed = np.zeros(len(plan.token_ids), np.bool_)
-        return self._forward(inputs).float().cpu()
+        logits = self._forward(inputs).float()
+        self._timer.stop()
+        return logits.cpu()
 
     @torch.inference_mode()
     def commit(self, plan: CommitPlan) -> None:

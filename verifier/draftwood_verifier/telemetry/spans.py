@@ -137,18 +137,21 @@ class VerifierSpans:
 def _step_span(step: StepRecord, context: TraceContext) -> FinishedSpan:
     sequences = {segment.sequence.session_id: segment.sequence for segment in step.segments}
     links = [link for link in map(_context_of, sequences.values()) if link is not None]
+    attributes: dict[str, Value] = {
+        names.STEP: step.number,
+        names.ROWS: sum(segment.rows for segment in step.segments),
+        names.SESSIONS: len(sequences),
+        names.NODES: sum(commit.nodes_verified for commit in step.commits),
+        names.VERIFY_TIME: step.executed_at - step.started_at,
+    }
+    if step.device_s:
+        attributes[names.DEVICE_TIME] = step.device_s
     return FinishedSpan(
         name=names.SPAN_STEP,
         context=context,
         started_at=step.started_at,
         ended_at=step.finished_at,
-        attributes={
-            names.STEP: step.number,
-            names.ROWS: sum(segment.rows for segment in step.segments),
-            names.SESSIONS: len(sequences),
-            names.NODES: sum(commit.nodes_verified for commit in step.commits),
-            names.VERIFY_TIME: step.executed_at - step.started_at,
-        },
+        attributes=attributes,
         links=links[:_MAX_LINKS],
     )
 
