@@ -228,7 +228,7 @@ BUDGET_REGRET = _metric(
     Kind.HISTOGRAM,
     "draftwood.verifier.budget_regret",
     "1",
-    "Share of a step's tokens a second that the best choice would have added.",
+    "Share of the tokens a second of plain decoding, as predicted, that a step's rounds fell short by.",
     buckets=_REGRET,
 )
 

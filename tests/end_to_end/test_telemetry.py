@@ -24,8 +24,6 @@ MODES = ("tree", "chain", "plain", "tree")
 SLACK_S = 0.002
 # A call ends for its caller once the last message is read, for its server when it hears of that.
 HANG_UP_S = 0.25
-# A call ends for its caller once the last message is read, for its server when it hears of that.
-HANG_UP_S = 0.25
 GATEWAY, VERIFIER, DRAFTER = "draftwood-gateway", "draftwood-verifier", "draftwood-drafter"
 
 
