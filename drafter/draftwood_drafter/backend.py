@@ -40,6 +40,10 @@ class ContextPiece:
 class DraftBackend(Protocol):
     """Called in torch's inference mode, by one thread. Checks nothing: what reaches it fits model and cache."""
 
+    @property
+    def device_s(self) -> float:
+        """Seconds that `draft` has taken the GPU so far, by its own clock; 0 on a CPU."""
+
     def write(self, pieces: list[ContextPiece]) -> None:
         """Put rows into the cache, of which no two are of the same position of a session."""
 

@@ -18,6 +18,7 @@ from draftwood_drafter.model import DraftModel
 from draftwood_drafter.session import Session
 from draftwood_kernels.block_attention import check_heads
 from draftwood_kernels.build_tree import MOST_DEPTHS
+from draftwood_kernels.device_timer import DeviceTimer
 from draftwood_kernels.step_graphs import StepGraphs
 from draftwood_wire.errors import Incompatible
 from draftwood_wire.tree import TokenTree
@@ -39,6 +40,8 @@ class DeviceBackend:
         self._model = model
         self._cache = cache
         self._graphs = StepGraphs(model.placement.device)
+        self._timer = DeviceTimer(model.placement.device)
+        self.device_s = 0.0
         self._context_steps: dict[ContextSize, ContextStep] = {}
         self._draft_steps: dict[DraftSize, DraftStep] = {}
 
@@ -67,10 +70,14 @@ class DeviceBackend:
             self._draft_steps[size] = DraftStep(self._model, self._cache, size)
         step = self._draft_steps[size]
         step.fill(group)
+        self._timer.start()
         step.inputs.upload()
         self._graphs.run(size, step)
+        # Before the copy, whose end is all that `settle` waits for.
+        self._timer.stop()
         step.outputs.download()
         step.outputs.settle()
+        self.device_s += self._timer.seconds
         read = _tree if self._model.has_head else _hidden_states
         return [read(step.outputs.host, index, session) for index, session in enumerate(group)]
 

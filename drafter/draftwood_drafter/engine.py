@@ -44,6 +44,11 @@ class DraftEngine:
         self._sessions: dict[int, Session] = {}
 
     @property
+    def device_s(self) -> float:
+        """See `DraftBackend.device_s`."""
+        return self._backend.device_s
+
+    @property
     def session_count(self) -> int:
         return len(self._sessions)
 

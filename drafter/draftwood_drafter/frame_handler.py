@@ -61,7 +61,7 @@ class FrameHandler:
         self._answers, self._rows, self._faults = [], [], 0
         for frame in frames:
             self._apply(frame)
-        started_at = time.monotonic()
+        started_at, device_s = time.monotonic(), self._engine.device_s
         for fault in self._engine.append(self._rows):
             self._report(fault)
         drafts: list[Draft] = []
@@ -72,15 +72,16 @@ class FrameHandler:
                 self._report(fault)
             self._answers += _frames(drafts)
         if drafts or self._faults:
-            self._record(started_at, drafts)
+            self._record(started_at, self._engine.device_s - device_s, drafts)
         return self._answers
 
-    def _record(self, started_at: float, drafts: list[Draft]) -> None:
+    def _record(self, started_at: float, device_s: float, drafts: list[Draft]) -> None:
         spans, requests = self._contexts.take(draft.session_id for draft in drafts)
         self._telemetry.drafted(
             DraftRecord(
                 started_at=started_at,
                 ended_at=time.monotonic(),
+                device_s=device_s,
                 sessions=len(drafts),
                 nodes=sum(len(draft.tree) for draft in drafts),
                 faults=self._faults,

@@ -20,6 +20,10 @@ class HostBackend:
         self._model = model
         self._cache = cache
 
+    @property
+    def device_s(self) -> float:
+        return 0.0
+
     def write(self, pieces: list[ContextPiece]) -> None:
         features = np.concatenate([p.features for p in pieces])
         ranges = [(p, p.start, p.start + len(p.features)) for p in pieces]

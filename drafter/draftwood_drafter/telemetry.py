@@ -10,7 +10,7 @@ from draftwood_wire import telemetry as names
 from draftwood_wire.metering import Meters
 from draftwood_wire.service_telemetry import ServiceTelemetry
 from draftwood_wire.trace_context import TraceContext
-from draftwood_wire.tracing import FinishedSpan, Tracing
+from draftwood_wire.tracing import FinishedSpan, Tracing, Value
 
 SERVICE_NAME = "draftwood-drafter"
 # OpenTelemetry's default limit for a span.
@@ -24,6 +24,7 @@ class DraftRecord:
 
     started_at: float
     ended_at: float
+    device_s: float  # that the drafts took the GPU, by its own clock; 0 on a CPU
     sessions: int
     nodes: int
     faults: int
@@ -113,6 +114,9 @@ def _observe(meters: Meters, engine: DraftEngine, link: Link) -> None:
 
 
 def _emit(tracing: Tracing, record: DraftRecord) -> None:
+    attributes: dict[str, Value] = {names.SESSIONS: record.sessions, names.NODES: record.nodes}
+    if record.device_s:
+        attributes[names.DEVICE_TIME] = record.device_s
     for context in record.spans:
         if not tracing.details.take(1):
             return
@@ -122,7 +126,7 @@ def _emit(tracing: Tracing, record: DraftRecord) -> None:
                 context=context,
                 started_at=record.started_at,
                 ended_at=record.ended_at,
-                attributes={names.SESSIONS: record.sessions, names.NODES: record.nodes},
+                attributes=attributes,
                 links=record.requests[:_MAX_LINKS],
             )
         )

@@ -89,6 +89,7 @@ OUTCOME = _attribute("draftwood.outcome")
 STEP = _attribute("draftwood.step")
 ROWS = _attribute("draftwood.rows", "{row}")
 SESSIONS = _attribute("draftwood.sessions", "{session}")
+DEVICE_TIME = _attribute("draftwood.device_time", "s")
 
 # Labels of metrics; OUTCOME and the RPC and HTTP ones are labels too.
 REASON = _attribute("draftwood.reason")
@@ -213,6 +214,13 @@ VERIFY_DURATION = _metric(
     "Forward, sampling and walk of a step.",
     buckets=_STEP_S,
 )
+DEVICE_DURATION = _metric(
+    Kind.HISTOGRAM,
+    "draftwood.verifier.device_duration",
+    "s",
+    "What the GPU worked on a step, by its own events; nothing on a CPU.",
+    buckets=_STEP_S,
+)
 BUDGET_NODES = _metric(
     Kind.HISTOGRAM, "draftwood.verifier.budget_nodes", "{node}", "Nodes chosen for a step.", buckets=_NODES
 )
@@ -220,7 +228,7 @@ BUDGET_REGRET = _metric(
     Kind.HISTOGRAM,
     "draftwood.verifier.budget_regret",
     "1",
-    "Share of a step's tokens a second that the best choice would have added.",
+    "Share of the tokens a second of plain decoding, as predicted, that a step's rounds fell short by.",
     buckets=_REGRET,
 )
 

@@ -51,6 +51,8 @@ class Tracing:
     def __init__(self, service_name: str, *, spans_per_second: float = SPANS_PER_SECOND) -> None:
         self.requests = TokenBucket(spans_per_second / 2)
         self.details = TokenBucket(spans_per_second / 2)
+        # Both are asked when something begins; what began at different times may end, and be sent, all at once.
+        self._exports = TokenBucket(spans_per_second)
         # A provider made without a sampler has the one that the environment names.
         self._head = TracerProvider(shutdown_on_exit=False).sampler
         self._ids = _GivenIds()
@@ -68,7 +70,7 @@ class Tracing:
     @property
     def refused(self) -> int:
         """Spans that were not made to stay within the volume."""
-        return self.requests.refused + self.details.refused
+        return self.requests.refused + self.details.refused + self._exports.refused
 
     def begin(self, name: str, kind: SpanKind, parent: TraceContext | None, *, spans: int) -> TraceContext:
         """The context of a new span that brings `spans` with it; not sampled when sampler or volume are against it."""
@@ -79,10 +81,15 @@ class Tracing:
             return context
         return TraceContext(context.trace_id, context.span_id, True)
 
-    def emit(self, span: FinishedSpan) -> None:
-        """Hand a span to the exporter's queue; spans whose context is not sampled are passed over. One thread emits."""
-        if not span.context.sampled:
-            return
+    def emit(self, *spans: FinishedSpan) -> None:
+        """Hand spans that mean little without each other to the exporter's queue: all, or above the volume none. Those
+        whose context is not sampled are passed over. One thread emits."""
+        sampled = [span for span in spans if span.context.sampled]
+        if self._exports.take(len(sampled)):
+            for span in sampled:
+                self._export(span)
+
+    def _export(self, span: FinishedSpan) -> None:
         self._ids.next = span.context
         above = None if span.parent is None else NonRecordingSpan(_span_context(span.parent))
         made = self._tracer.start_span(

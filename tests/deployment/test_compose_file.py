@@ -103,6 +103,8 @@ def test_every_container_is_confined(services: dict[str, Service]) -> None:
         limits = service["deploy"]["resources"]["limits"]
         assert int(limits["memory"]) > 0, name
         assert limits["pids"] > 0, name
+        # A throttled host would leave its GPU idle.
+        assert ("cpus" in limits) == (not name.endswith("-gpu")), name
         for port in service.get("ports", ()):
             assert port["host_ip"] == "127.0.0.1", f"{name} is open to the network by default"
         for volume in service.get("volumes", ()):

@@ -43,6 +43,13 @@ return [...document.querySelectorAll("#tree .node")].map((node) => {
           y: rect.getAttribute("y")};
 });
 """
+READ_BARS = """
+const drawing = document.getElementById(arguments[0]), [bottom, , top] = drawing.querySelectorAll("line.grid");
+const highest = Number([...drawing.querySelectorAll("text.scale")][2].textContent);
+const value = highest / (bottom.getAttribute("y1") - top.getAttribute("y1"));
+const heights = (bars) => [...bars.getAttribute("d").matchAll(/v-([0-9.e-]+)/g)].map((found) => found[1] * value);
+return Object.fromEntries([...drawing.querySelectorAll("path.bar")].map((bars) => [bars.classList[1], heights(bars)]));
+"""
 
 
 class Page:
@@ -86,6 +93,10 @@ class Page:
 
     def tree(self) -> list[dict[str, str]]:
         return list(self.driver.execute_script(READ_TREE))
+
+    def bars(self, chart_id: str) -> dict[str, list[float]]:
+        """Heights of a chart's bars by series, in the unit of its scale; a bar of no height is not drawn."""
+        return dict(self.driver.execute_script(READ_BARS, chart_id))
 
     def console(self) -> list[str]:
         return [entry["message"] for entry in self.driver.get_log("browser")]

@@ -70,6 +70,21 @@ def test_tree_colours_and_counters_are_those_of_the_api(page: Page, services: Se
         assert len({node["y"] for node in nodes if node["state"] not in ("cut",)}) == 1, "the path is one straight line"
 
 
+def test_charts_show_every_round(page: Page) -> None:
+    usage = page.run("tree", prompt=PROMPT, temperature=0.8, seed=9, max_tokens=96, node_limit=12)
+    own, tokens = usage["draftwood"], page.tokens()
+    lengths = [sum(int(token["round"]) == number for token in tokens) for number in range(own["rounds"] + 1)]
+    bars = page.bars("length-chart")
+    assert bars["bonus"] == pytest.approx([1.0] * len(lengths))
+    assert bars["accepted"] == pytest.approx([length - 1 for length in lengths if length > 1])
+    assert sum(bars["accepted"]) == pytest.approx(own["accepted_nodes"])
+    times = page.bars("time-chart")
+    # The first is the prompt's own, which the counters leave out.
+    assert len(times["verify"]) == len(lengths)
+    assert sum(times["verify"][1:]) / own["rounds"] == pytest.approx(page.number("verify"), abs=0.06)
+    assert sum(times["draft"]) / own["rounds"] == pytest.approx(page.number("draft"), abs=0.06)
+
+
 def _step_back_through(page: Page, rounds: int) -> list[list[dict[str, str]]]:
     """The tree of every round, reached by the slider's keys."""
     slider = page.find("round")

@@ -1,6 +1,7 @@
 """Traces and metrics of a real run: 20 requests on the embedded pair, seen by a collector and by scrapes."""
 
 import json
+import time
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,10 +11,11 @@ import pytest
 
 from draftwood_wire import telemetry as names
 from draftwood_wire.telemetry import TRACEPARENT
+from draftwood_wire.tracing import FLUSH_S
 from draftwood_wire.v1.gateway_service_pb2 import GatewayServiceGenerateRequest
 from draftwood_wire.v1.verifier_service_pb2 import GenerateUsage
-from tests.services.otlp_receiver import ReceivedSpan, Receiver, receiving
-from tests.services.processes import CALL_TIMEOUT_S, Services, embedded_options, running_services
+from tests.services.otlp_receiver import Manner, ReceivedSpan, Receiver, receiving
+from tests.services.processes import CALL_TIMEOUT_S, Services, embedded_options, running_services, wait_for
 from tests.services.requests import held_out_prompts, request
 from tests.services.scraping import Scrape
 
@@ -22,8 +24,6 @@ TOKENS = 48
 MODES = ("tree", "chain", "plain", "tree")
 # Clocks of three processes on one machine are compared.
 SLACK_S = 0.002
-# A call ends for its caller once the last message is read, for its server when it hears of that.
-HANG_UP_S = 0.25
 # A call ends for its caller once the last message is read, for its server when it hears of that.
 HANG_UP_S = 0.25
 GATEWAY, VERIFIER, DRAFTER = "draftwood-gateway", "draftwood-verifier", "draftwood-drafter"
@@ -246,6 +246,30 @@ def test_the_other_metrics_are_there_and_plausible(run: Run) -> None:
     assert drafter.total("draftwood_drafter_sessions") == 0
     for scrape in (verifier, drafter, gateway):
         assert scrape.total("draftwood_telemetry_records_dropped_total") == 0
+
+
+@pytest.mark.parametrize("manner", [Manner.HANGS, Manner.REFUSES])
+def test_no_service_minds_a_bad_collector(manner: Manner) -> None:
+    """All three serve as they should and end when told to; a collector that hangs is the slowest there can be."""
+    prompts = held_out_prompts(4)
+    with pytest.MonkeyPatch.context() as patch, receiving(manner) as receiver:
+        patch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.endpoint)
+        patch.setenv("OTEL_BSP_SCHEDULE_DELAY", "50")
+        with running_services(replace(embedded_options(), metrics_host="127.0.0.1")) as services:
+            asked = {
+                mode: [request(prompt, mode, max_tokens=TOKENS) for prompt in prompts] for mode in ("tree", "plain")
+            }
+            texts = {mode: [a.text for a in services.generate_together(asked[mode])] for mode in asked}
+            stack = services.stack
+            assert stack.drafter is not None
+            members = (stack.gateway, stack.drafter, stack.verifier)
+            wait_for(lambda: {GATEWAY, VERIFIER, DRAFTER} <= receiver.callers, "every service has tried to send spans")
+            for service in members:
+                assert Scrape(service.addresses["metrics"]).total("draftwood_telemetry_records_dropped_total") == 0
+            stopping_at = time.monotonic()
+        assert time.monotonic() - stopping_at < len(members) * (FLUSH_S + 2)
+    assert texts["tree"] == texts["plain"]
+    assert [service.exit_code() for service in members] == [0, 0, 0]
 
 
 def single(children: dict[str, list[ReceivedSpan]]) -> ReceivedSpan:

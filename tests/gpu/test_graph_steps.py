@@ -157,3 +157,4 @@ def test_padded_steps_have_the_bits_of_exact_ones(model: DecoderModel) -> None:
             assert text[: len(known)] == known[: len(text)]
     assert (padded._graphs.captured > 2) == ON_GPU
     assert exact._graphs.captured == 0
+    assert all((runner.device_s > 0) == ON_GPU for runner in (exact, padded))

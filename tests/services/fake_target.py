@@ -39,6 +39,7 @@ class FakeTarget:
         self.eos_token_ids: tuple[int, ...] = ()
         self.failure: Exception | None = None  # raised by the next execute
         self.step_s = step_s  # how long a step takes, whatever is in it
+        self.device_s = 0.0  # what its GPU says of that, if it had one
         self.steps = 0
         self.rows_run = 0
         self.draft_plans: list[DraftPlan] = []

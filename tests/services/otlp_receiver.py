@@ -52,17 +52,19 @@ class Receiver(TraceServiceServicer):
     manner: Manner = Manner.TAKES
     endpoint: str = ""
     exports: int = 0
+    callers: set[str] = field(default_factory=set)  # names of the services that have tried
     spans: list[ReceivedSpan] = field(default_factory=list)
     released: threading.Event = field(default_factory=threading.Event)
 
     def Export(self, request: pb.ExportTraceServiceRequest, context: Any) -> pb.ExportTraceServiceResponse:  # noqa: N802
         self.exports += 1
+        self.callers |= {_service_of(resource) for resource in request.resource_spans}
         if self.manner is Manner.HANGS:
             self.released.wait()
         if self.manner is not Manner.TAKES:
             context.abort(grpc.StatusCode.UNAVAILABLE, "this collector takes nothing")
         for resource in request.resource_spans:
-            service = _values(resource.resource.attributes)["service.name"]
+            service = _service_of(resource)
             for scope in resource.scope_spans:
                 self.spans += [_span(service, span) for span in scope.spans]
         return pb.ExportTraceServiceResponse()
@@ -84,6 +86,10 @@ def receiving(manner: Manner = Manner.TAKES) -> Iterator[Receiver]:
         finally:
             receiver.released.set()
             server.stop(None).wait()
+
+
+def _service_of(spans: Any) -> str:
+    return str(_values(spans.resource.attributes)["service.name"])
 
 
 def _span(service: str, span: Any) -> ReceivedSpan:

@@ -11,7 +11,8 @@ import pytest
 
 from draftwood_verifier.telemetry.observer import VerifierTelemetry
 from draftwood_wire import telemetry as names
-from draftwood_wire.tracing import FLUSH_S
+from draftwood_wire.trace_context import TraceContext
+from draftwood_wire.tracing import FLUSH_S, FinishedSpan, Tracing
 from tests.services.otlp_receiver import Manner, Receiver, receiving
 from tests.services.scraping import Scrape
 from tests.services.verifier_harness import Harness, oracle_script, request, run, serving, silent
@@ -95,6 +96,26 @@ def test_spans_stay_within_the_volume_under_load(monkeypatch: pytest.MonkeyPatch
         run(body(receiver))
 
 
+def test_what_ends_together_stays_within_the_volume_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each request was let in at its own time; a verifier that goes away ends all of them at once."""
+    with collector(Manner.TAKES, monkeypatch) as receiver:
+        started_at = time.monotonic()
+        tracing = Tracing("test", spans_per_second=40)
+        for _ in range(50):
+            request_context = TraceContext.root(sampled=True)
+            tracing.emit(
+                *(
+                    FinishedSpan(name=name, context=context, started_at=started_at, ended_at=started_at)
+                    for name, context in (("whole", request_context), ("part", request_context.child()))
+                )
+            )
+        allowed = 20 * (1 + time.monotonic() - started_at)
+        tracing.close()
+    assert 18 <= len(receiver.spans) <= allowed
+    assert tracing.refused == 100 - len(receiver.spans)
+    assert {s.trace_id for s in receiver.named("whole")} == {s.trace_id for s in receiver.named("part")}
+
+
 def test_the_caller_decides_whether_a_request_is_traced(monkeypatch: pytest.MonkeyPatch) -> None:
     async def body() -> None:
         async with serving() as harness, harness.drafter(oracle_script(harness.target)) as drafter:
@@ -152,6 +173,21 @@ def test_drafts_that_never_come_are_late_and_their_waiting_is_told(monkeypatch: 
         first = min(receiver.named(names.SPAN_ROUND), key=lambda span: span.started_at)
         assert first.attributes[names.OUTCOME] == "late"
         assert first.attributes[names.WAIT_TIME] == pytest.approx(0.1, rel=0.2)
+
+
+@pytest.mark.parametrize("device_s", [0.0, 0.004])
+def test_a_step_tells_what_the_gpu_worked_where_there_is_one(device_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body() -> None:
+        async with serving() as harness:
+            harness.target.device_s = device_s
+            await harness.generate(PROMPT, 4)
+            await harness.idle()
+
+    with collector(Manner.TAKES, monkeypatch) as receiver:
+        run(body())
+    steps = receiver.named(names.SPAN_STEP)
+    assert steps
+    assert {span.attributes.get(names.DEVICE_TIME, 0.0) for span in steps} == {device_s}
 
 
 def test_off_is_off(monkeypatch: pytest.MonkeyPatch) -> None:

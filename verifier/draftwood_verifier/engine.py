@@ -217,6 +217,7 @@ class Engine:
             number=self.steps,
             started_at=started_at,
             executed_at=executed_at,
+            device_s=self.runner.device_s,
             finished_at=time.monotonic(),
             segments=step.segments,
             commits=commits,

@@ -91,6 +91,10 @@ class Runner(Protocol):
     @property
     def eos_token_ids(self) -> tuple[int, ...]: ...
 
+    @property
+    def device_s(self) -> float:
+        """Seconds that the last `execute` took the GPU by its own clock; 0 on a CPU."""
+
     def set_feature_layers(self, layer_ids: tuple[int, ...]) -> None:
         """Which layers' outputs later `execute` calls keep, ascending."""
 
@@ -108,8 +112,8 @@ class Runner(Protocol):
 
 
 @runtime_checkable
-class AheadRunner(Runner, Protocol):
-    """A runner of which a step of plain rows can be queued while the one before it runs."""
+class AheadRunner(Protocol):
+    """What a runner has besides, if a step of plain rows can be queued while the one before it runs."""
 
     def launch(self, plan: StepPlan) -> None:
         """Queue plain rows; they may be drawn by the last launch, which then is the only one not collected yet."""

@@ -51,6 +51,11 @@ class Leader:
         self.context_limit = runner.context_limit
         self.eos_token_ids = runner.eos_token_ids
 
+    @property
+    def device_s(self) -> float:
+        """Of this rank."""
+        return self._runner.device_s
+
     def set_feature_layers(self, layer_ids: tuple[int, ...]) -> None:
         """Drafters are served here alone, but ranks that capture steps have to do so at the same ones: a capture runs
         the step's sums more than once."""

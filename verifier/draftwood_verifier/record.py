@@ -15,6 +15,7 @@ class StepRecord:
     number: int  # from 1
     started_at: float
     executed_at: float  # forward, sampling and walks were done
+    device_s: float  # of which the GPU says that it took so long; 0 on a CPU
     finished_at: float  # commits are in the pages, drafters and clients are told
     segments: list[Segment]
     commits: list[Commit]

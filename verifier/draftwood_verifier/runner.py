@@ -67,6 +67,10 @@ class Runner:
         self._features: dict[int, torch.Tensor] = {}
         self._rows = 0
 
+    @property
+    def device_s(self) -> float:
+        return 0.0
+
     def set_feature_layers(self, layer_ids: tuple[int, ...]) -> None:
         """Raises ValueError for a layer that the model does not have."""
         for layer in layer_ids:

@@ -27,6 +27,23 @@ def percentile(values: Sequence[float], share: float) -> float | None:
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
 
 
+def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
+    """Where the median of what the values are drawn from lies with this confidence, whatever their distribution.
+
+    Raises ValueError for too few values to say so.
+    """
+    ordered, count = sorted(values), len(values)
+    outside, chance, rank = 0.0, 0.5**count, 0
+    # The median is below the k-th smallest value when fewer than k fall below it.
+    while outside + chance <= (1 - confidence) / 2:
+        outside += chance
+        rank += 1
+        chance *= (count - rank + 1) / rank
+    if not rank:
+        raise ValueError(f"{count} values don't tell a median with confidence {confidence:g}")
+    return ordered[rank - 1], ordered[-rank]
+
+
 def sign_test(differences: Iterable[float]) -> float:
     """Chance of as few positive differences as these, or fewer, if either sign were as likely; zeros do not count."""
     signs = [difference > 0 for difference in differences if difference != 0]

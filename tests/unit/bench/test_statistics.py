@@ -2,7 +2,7 @@
 
 import pytest
 
-from draftwood.bench.statistics import percentile, rate, sign_test
+from draftwood.bench.statistics import median_interval, percentile, rate, sign_test
 
 
 def test_rate_of_a_steady_stream() -> None:
@@ -24,6 +24,15 @@ def test_percentiles_are_values_that_were_seen() -> None:
     values = [float(i) for i in range(1, 101)]
     assert [percentile(values, share) for share in (0.5, 0.95, 0.99, 1.0)] == [50.0, 95.0, 99.0, 100.0]
     assert percentile([], 0.5) is None
+
+
+def test_the_median_s_interval_is_that_of_the_tables() -> None:
+    """Ranks of the usual tables for 95 %: 1 of 6, 2 of 10, 10 of 30, 18 of 50."""
+    for count, rank in ((6, 1), (10, 2), (30, 10), (50, 18)):
+        values = [float(i) for i in range(count, 0, -1)]
+        assert median_interval(values) == (rank, count + 1 - rank)
+    with pytest.raises(ValueError, match="5 values"):
+        median_interval([1.0] * 5)
 
 
 def test_sign_test() -> None:

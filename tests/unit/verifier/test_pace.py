@@ -44,6 +44,7 @@ class Steps:
                 number=1,
                 started_at=started_at,
                 executed_at=self.now,
+                device_s=0.0,
                 finished_at=self.now,
                 segments=[Segment(c.sequence, kind, 0, 1 + c.nodes_verified, 100) for c in commits],
                 commits=list(commits),

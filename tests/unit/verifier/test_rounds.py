@@ -16,7 +16,14 @@ from draftwood_wire.tree import EMPTY_TREE, TokenTree
 
 # Last commit at 10.0, draft there at 10.02, step from 10.03, executed at 10.08, done at 10.09.
 STEP = StepRecord(
-    number=1, started_at=10.03, executed_at=10.08, finished_at=10.09, segments=[], commits=[], decision=None
+    number=1,
+    started_at=10.03,
+    executed_at=10.08,
+    device_s=0.04,
+    finished_at=10.09,
+    segments=[],
+    commits=[],
+    decision=None,
 )
 TREE = TokenTree(
     token_ids=np.array([1, 2, 3], np.int32),

@@ -41,6 +41,18 @@ def test_the_budget_and_its_regret_are_told_when_there_was_a_decision() -> None:
     assert "draftwood_verifier_steps_total 3.0\n" in text
 
 
+def test_what_the_gpu_worked_is_told_where_there_is_one() -> None:
+    meters = Meters("test")
+    metrics = VerifierMetrics(meters)
+    for device_s in (0.0, 0.04):
+        metrics.step(replace(STEP, device_s=device_s), [], [])
+    text = generate_latest(meters.registry).decode()
+    meters.close()
+    assert "draftwood_verifier_verify_duration_seconds_count 2.0\n" in text
+    assert "draftwood_verifier_device_duration_seconds_count 1.0\n" in text
+    assert "draftwood_verifier_device_duration_seconds_sum 0.04\n" in text
+
+
 def test_counts_of_a_scrape_are_those_of_its_freeze() -> None:
     meters = Meters("test")
     metrics = VerifierMetrics(meters)

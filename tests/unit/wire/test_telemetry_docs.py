@@ -27,9 +27,9 @@ def test_every_attribute_is_described_with_its_unit() -> None:
     assert listed == names.ATTRIBUTE_UNITS
 
 
-def test_every_metric_is_described_with_kind_unit_and_labels() -> None:
-    listed = {row[0]: (row[2], row[3], row[4]) for row in rows("Metrics")}
-    defined = {m.name: (m.kind.value, m.unit, ", ".join(m.labels)) for m in names.METRICS}
+def test_every_metric_is_described_with_kind_unit_labels_and_meaning() -> None:
+    listed = {row[0]: (row[2], row[3], row[4], row[5]) for row in rows("Metrics")}
+    defined = {m.name: (m.kind.value, m.unit, ", ".join(m.labels), m.text) for m in names.METRICS}
     assert listed == defined
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from draftwood_kernels.device_timer import DeviceTimer
 from draftwood_kernels.placement import Placement
 from draftwood_kernels.step_graphs import StepGraphs
 from draftwood_verifier.cache.pool import KVPool
@@ -74,10 +75,11 @@ class _Launch:
     size: StepSize
     end: DeviceWalks
     features: KeptFeatures
+    timer: DeviceTimer
 
 
 class GpuRunner(Runner):
-    """Alone it is a `plan.AheadRunner`. The pool's last page is its own.
+    """Alone it is a `plan.AheadRunner` too. The pool's last page is its own.
 
     On a CPU, kernels run in Triton's interpreter and no graph is made.
     """
@@ -92,6 +94,8 @@ class GpuRunner(Runner):
         super().__init__(model, pool, group, random)
         self._spare_slot = pool.pages.shape[1] - 1
         self._graphs = StepGraphs(self._device)
+        self._timers = DeviceTimer(self._device), DeviceTimer(self._device)
+        self._timer = self._timers[0]  # of the step that was executed or collected last
         self._buffers: dict[tuple[int, StepSize], tuple[StepInputs, StepEnd]] = {}
         self._kept_features = self._feature_buffers()
         self._host_features: KeptFeatures | None = None
@@ -102,6 +106,10 @@ class GpuRunner(Runner):
         # Graphs hold on to where it is.
         pool.scratch(_MOST_ROWS)
 
+    @property
+    def device_s(self) -> float:
+        return self._timer.seconds
+
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> list[Path]:
         assert not self._launches, "what was launched comes first"
@@ -109,7 +117,9 @@ class GpuRunner(Runner):
         size = size_of(plan)
         if any(walk.draft_row >= 0 for walk in plan.walks) or (size.truncates and self._sharded is not None):
             return super().execute(plan)
+        self._timer.start()
         end = self._replay(plan, padded(size)) if _is_drawn_from(plan) else self._launch(plan, size)
+        self._timer.stop()
         end.download()
         end.settle()
         return named(plan, end.paths(plan.walks) if plan.walks else [])
@@ -121,21 +131,24 @@ class GpuRunner(Runner):
         inputs, end = self._buffers_of(size, self._turn)
         features = self._kept_features[self._turn]
         assert isinstance(end, DeviceWalks), "in a group tokens are known to the host alone"
+        timer = self._timers[self._turn]
+        timer.start()
         inputs.fill(plan)
         if plan.drawn is not None:
             assert self._last is not None, "the rows are drawn by a step that was not launched"
             inputs.take_drawn(self._last.end.drawn)
         self._graphs.run((self._turn, size), lambda: self._step(inputs, end, features))
+        timer.stop()
         features.download(len(plan.token_ids))
         end.download()
-        self._last = _Launch(plan=plan, size=size, end=end, features=features)
+        self._last = _Launch(plan=plan, size=size, end=end, features=features, timer=timer)
         self._launches.append(self._last)
 
     @torch.inference_mode()
     def collect(self) -> list[Path]:
         done = self._launches.popleft()
         done.end.settle()
-        self._host_features, self._rows = done.features, done.size.rows
+        self._host_features, self._rows, self._timer = done.features, done.size.rows, done.timer
         self._note_committed(done.plan)
         return named(done.plan, done.end.paths(done.plan.walks))
 
@@ -149,10 +162,13 @@ class GpuRunner(Runner):
     def forward(self, plan: StepPlan) -> torch.Tensor:
         """Logits of plan.logit_rows on the host, float32 [K, v]."""
         self._host_features = None
+        self._timer.start()
         inputs = self._inputs(size_of(plan))
         inputs.fill(plan)
         self._committed = np.zeros(len(plan.token_ids), np.bool_)
-        return self._forward(inputs).float().cpu()
+        logits = self._forward(inputs).float()
+        self._timer.stop()
+        return logits.cpu()
 
     @torch.inference_mode()
     def commit(self, plan: CommitPlan) -> None:

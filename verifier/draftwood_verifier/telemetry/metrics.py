@@ -56,6 +56,7 @@ class VerifierMetrics:
         self._length = meters.histogram(names.ACCEPTED_LENGTH)
         self._step = meters.histogram(names.STEP_DURATION)
         self._verify = meters.histogram(names.VERIFY_DURATION)
+        self._device = meters.histogram(names.DEVICE_DURATION)
         self._budget = meters.histogram(names.BUDGET_NODES)
         self._regret = meters.histogram(names.BUDGET_REGRET)
         self._round_trip = meters.histogram(names.DRAFT_ROUND_TRIP)
@@ -70,6 +71,8 @@ class VerifierMetrics:
         totals.steps += 1
         self._step(step.finished_at - step.started_at)
         self._verify(step.executed_at - step.started_at)
+        if step.device_s:
+            self._device(step.device_s)
         if step.decision is not None and rounds:
             self._budget(step.decision.nodes)
             self._regret(regret(step.decision, rounds))

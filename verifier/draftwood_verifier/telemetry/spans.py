@@ -48,9 +48,7 @@ class VerifierSpans:
         if not traced:
             return
         context = TraceContext.root(sampled=True)
-        self._emit_step(step, context)
-        for done in traced:
-            self._emit_round(done, context)
+        self._tracing.emit(_step_span(step, context), *(self._round_span(done, context) for done in traced))
 
     def end(self, ended: RequestEnded, history: SessionHistory | None) -> None:
         session_id = ended.sequence.session_id if ended.sequence else 0
@@ -58,14 +56,14 @@ class VerifierSpans:
         self._drafts.pop(session_id, None)
         if ended.context is None or not ended.context.sampled:
             return
-        self._emit_request(ended, history)
-        if history is None:
-            return
-        self._emit_phase(names.SPAN_QUEUE, ended.context, ended.arrived_at, history.started_at)
-        if history.first_token_at:
-            self._emit_phase(names.SPAN_PREFILL, ended.context, history.started_at, history.first_token_at)
-        if decode is not None and history.first_token_at:
-            self._emit_decode(decode, ended.context, history)
+        spans = [self._request_span(ended, ended.context, history)]
+        if history is not None:
+            spans.append(_phase_span(names.SPAN_QUEUE, ended.context, ended.arrived_at, history.started_at))
+            if history.first_token_at:
+                spans.append(_phase_span(names.SPAN_PREFILL, ended.context, history.started_at, history.first_token_at))
+            if decode is not None and history.first_token_at:
+                spans.append(_decode_span(decode, ended.context, history))
+        self._tracing.emit(*spans)
 
     def _is_traced(self, done: Round) -> bool:
         commit = done.commit
@@ -79,27 +77,7 @@ class VerifierSpans:
         wanted = done.outcome is Outcome.LATE or (not commit.asked_at and is_exemplary(commit.round))
         return wanted and self._tracing.details.take(ROUND_SPANS)
 
-    def _emit_step(self, step: StepRecord, context: TraceContext) -> None:
-        sequences = {segment.sequence.session_id: segment.sequence for segment in step.segments}
-        links = [link for link in map(_context_of, sequences.values()) if link is not None]
-        self._tracing.emit(
-            FinishedSpan(
-                name=names.SPAN_STEP,
-                context=context,
-                started_at=step.started_at,
-                ended_at=step.finished_at,
-                attributes={
-                    names.STEP: step.number,
-                    names.ROWS: sum(segment.rows for segment in step.segments),
-                    names.SESSIONS: len(sequences),
-                    names.NODES: sum(commit.nodes_verified for commit in step.commits),
-                    names.VERIFY_TIME: step.executed_at - step.started_at,
-                },
-                links=links[:_MAX_LINKS],
-            )
-        )
-
-    def _emit_round(self, done: Round, step: TraceContext) -> None:
+    def _round_span(self, done: Round, step: TraceContext) -> FinishedSpan:
         commit = done.commit
         session_id = commit.sequence.session_id
         decode = self._decodes[session_id]
@@ -120,20 +98,17 @@ class VerifierSpans:
         }
         if done.reason is not None:
             attributes[names.REASON] = done.reason.value
-        self._tracing.emit(
-            FinishedSpan(
-                name=names.SPAN_ROUND,
-                context=decode.child(),
-                parent=decode,
-                started_at=done.started_at,
-                ended_at=done.ended_at,
-                attributes=attributes,
-                links=links,
-            )
+        return FinishedSpan(
+            name=names.SPAN_ROUND,
+            context=decode.child(),
+            parent=decode,
+            started_at=done.started_at,
+            ended_at=done.ended_at,
+            attributes=attributes,
+            links=links,
         )
 
-    def _emit_request(self, ended: RequestEnded, history: SessionHistory | None) -> None:
-        assert ended.context is not None, "only traced requests get here"
+    def _request_span(self, ended: RequestEnded, context: TraceContext, history: SessionHistory | None) -> FinishedSpan:
         attributes: dict[str, Value] = {
             names.OPERATION: "text_completion",
             names.PROVIDER: "draftwood",
@@ -147,44 +122,62 @@ class VerifierSpans:
             attributes[names.OUTPUT_TOKENS] = history.tokens if history else 0
         if ended.finish_reason:
             attributes[names.FINISH_REASONS] = [ended.finish_reason]
-        self._tracing.emit(
-            FinishedSpan(
-                name=names.SPAN_GENERATE,
-                context=ended.context,
-                parent=ended.parent,
-                started_at=ended.arrived_at,
-                ended_at=ended.ended_at,
-                kind=SpanKind.SERVER,
-                attributes=attributes,
-                error="" if ended.status in ("OK", "CANCELLED") else ended.status,
-            )
+        return FinishedSpan(
+            name=names.SPAN_GENERATE,
+            context=context,
+            parent=ended.parent,
+            started_at=ended.arrived_at,
+            ended_at=ended.ended_at,
+            kind=SpanKind.SERVER,
+            attributes=attributes,
+            error="" if ended.status in ("OK", "CANCELLED") else ended.status,
         )
 
-    def _emit_phase(self, name: str, request: TraceContext, started_at: float, ended_at: float) -> None:
-        self._tracing.emit(
-            FinishedSpan(name=name, context=request.child(), parent=request, started_at=started_at, ended_at=ended_at)
-        )
 
-    def _emit_decode(self, context: TraceContext, request: TraceContext, history: SessionHistory) -> None:
-        self._tracing.emit(
-            FinishedSpan(
-                name=names.SPAN_DECODE,
-                context=context,
-                parent=request,
-                started_at=history.first_token_at,
-                ended_at=history.last_commit_at,
-                attributes={
-                    names.ROUNDS: history.rounds,
-                    names.PLAIN_STEPS: history.plain_steps,
-                    names.NODES: history.nodes,
-                    names.ACCEPTED: history.accepted,
-                    names.LATE_DRAFTS: history.late,
-                    names.WAIT_TIME: history.wait_s,
-                    names.VERIFY_TIME: history.verify_s,
-                    names.OVERHEAD_TIME: history.overhead_s,
-                },
-            )
-        )
+def _step_span(step: StepRecord, context: TraceContext) -> FinishedSpan:
+    sequences = {segment.sequence.session_id: segment.sequence for segment in step.segments}
+    links = [link for link in map(_context_of, sequences.values()) if link is not None]
+    attributes: dict[str, Value] = {
+        names.STEP: step.number,
+        names.ROWS: sum(segment.rows for segment in step.segments),
+        names.SESSIONS: len(sequences),
+        names.NODES: sum(commit.nodes_verified for commit in step.commits),
+        names.VERIFY_TIME: step.executed_at - step.started_at,
+    }
+    if step.device_s:
+        attributes[names.DEVICE_TIME] = step.device_s
+    return FinishedSpan(
+        name=names.SPAN_STEP,
+        context=context,
+        started_at=step.started_at,
+        ended_at=step.finished_at,
+        attributes=attributes,
+        links=links[:_MAX_LINKS],
+    )
+
+
+def _phase_span(name: str, request: TraceContext, started_at: float, ended_at: float) -> FinishedSpan:
+    return FinishedSpan(name=name, context=request.child(), parent=request, started_at=started_at, ended_at=ended_at)
+
+
+def _decode_span(context: TraceContext, request: TraceContext, history: SessionHistory) -> FinishedSpan:
+    return FinishedSpan(
+        name=names.SPAN_DECODE,
+        context=context,
+        parent=request,
+        started_at=history.first_token_at,
+        ended_at=history.last_commit_at,
+        attributes={
+            names.ROUNDS: history.rounds,
+            names.PLAIN_STEPS: history.plain_steps,
+            names.NODES: history.nodes,
+            names.ACCEPTED: history.accepted,
+            names.LATE_DRAFTS: history.late,
+            names.WAIT_TIME: history.wait_s,
+            names.VERIFY_TIME: history.verify_s,
+            names.OVERHEAD_TIME: history.overhead_s,
+        },
+    )
 
 
 def _context_of(sequence: Sequence) -> TraceContext | None:
