@@ -5,6 +5,8 @@ from collections.abc import Iterable, Sequence
 
 # Part of a window at each edge where tokens count in part only.
 _EDGE = 0.15
+# Below so many, none tells a median with 95 % confidence.
+LEAST_VALUES = 6
 
 
 def rate(arrivals: Iterable[tuple[float, int]], start: float, end: float) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 from draftwood.bench.interleaving import Measured, Plan
 from draftwood.bench.modes import AUTO, PLAIN, TREE_PREFIX, BenchMode
 from draftwood.bench.slices import Slice
-from draftwood.bench.statistics import percentile, sign_test
+from draftwood.bench.statistics import LEAST_VALUES, median_interval, percentile, sign_test
 from draftwood.bench.traffic import Closed
 
 
@@ -39,12 +39,14 @@ class Verdict:
     """Auto within the pairs. `slower_p` is the sign test's chance of winning as few pairs as it did, by luck alone.
 
     Of fixed modes that are equally fast, the best by the same pairs is the luckiest. `against_best_elsewhere` compares
-    auto in each pair with the mode that is best by all the others; None of one pair.
+    auto in each pair with the mode that is best by all the others; None of one pair. The interval is where its median
+    lies with 95 % confidence; None of too few pairs to say so.
     """
 
     best_fixed: str
     against_best: float
     against_best_elsewhere: float | None
+    elsewhere_interval: tuple[float, float] | None
     regret: float
     wins: int
     slower_p: float
@@ -123,24 +125,27 @@ def _verdict(modes: Sequence[BenchMode], figures: dict[str, ModeFigures]) -> Ver
     auto, plain = figures[AUTO].pairs_tokens_per_s, figures[PLAIN].pairs_tokens_per_s
     against_best = median(_ratios(auto, figures[best_fixed].pairs_tokens_per_s))
     differences = [a - p for a, p in zip(auto, plain, strict=True)]
+    elsewhere = _against_best_elsewhere(auto, [figures[name].pairs_tokens_per_s for name in fixed])
     return Verdict(
         best_fixed=best_fixed,
         against_best=against_best,
-        against_best_elsewhere=_against_best_elsewhere(auto, [figures[name].pairs_tokens_per_s for name in fixed]),
+        against_best_elsewhere=median(elsewhere) if elsewhere else None,
+        elsewhere_interval=median_interval(elsewhere) if len(elsewhere) >= LEAST_VALUES else None,
         regret=1 - against_best,
         wins=sum(difference > 0 for difference in differences),
         slower_p=sign_test(differences),
     )
 
 
-def _against_best_elsewhere(auto: list[float], fixed: list[list[float]]) -> float | None:
+def _against_best_elsewhere(auto: list[float], fixed: list[list[float]]) -> list[float]:
+    """The ratio of each pair; none of a single one."""
     if len(auto) < 2:
-        return None
+        return []
     bars = [
         max(fixed, key=lambda speeds: median(speed for other, speed in enumerate(speeds) if other != pair))[pair]
         for pair in range(len(auto))
     ]
-    return median(_ratios(auto, bars))
+    return _ratios(auto, bars)
 
 
 def _ratios(speeds: list[float], others: list[float]) -> list[float]:

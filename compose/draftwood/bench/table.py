@@ -36,9 +36,13 @@ def _print_verdicts(summaries: list[LoadSummary]) -> None:
         print(
             f"load {summary.load:g}: auto at {verdict.against_best:.3f} of {verdict.best_fixed}, the best fixed mode "
             f"(regret {verdict.regret:.1%}), {_number(verdict.against_best_elsewhere, 3)} of what is best by the other "
-            f"pairs; ahead of plain in {verdict.wins} of {pairs} pairs, "
+            f"pairs{_between(verdict.elsewhere_interval)}; ahead of plain in {verdict.wins} of {pairs} pairs, "
             f"p = {verdict.slower_p:.2f} that so few are luck"
         )
+
+
+def _between(interval: tuple[float, float] | None) -> str:
+    return "" if interval is None else f" (95 % sure between {interval[0]:.3f} and {interval[1]:.3f})"
 
 
 def _ms(seconds: float | None, digits: int = 0) -> str:
