@@ -45,7 +45,10 @@ async def verifier_on_hosts(checkpoint: Path, *torchrun: str) -> AsyncIterator[t
     finally:
         with watched([rank for host in hosts for rank in host.ranks]) as survivors:
             end_processes([host.torchrun for host in hosts])
-            assert await asyncio.to_thread(survivors, LIMIT_S) == []
+            left = await asyncio.to_thread(survivors, LIMIT_S)
+            for rank in left:
+                os.kill(rank, signal.SIGKILL)
+            assert left == []
 
 
 def _start(checkpoint: Path, torchrun: list[str]) -> Host:

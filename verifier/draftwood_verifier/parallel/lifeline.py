@@ -32,8 +32,10 @@ Lost = Callable[[str], None]
 
 def end_process(message: str) -> NoReturn:
     """Say why on stderr and exit with 1, past whatever other threads wait for."""
-    sys.stderr.write(f"draftwood_verifier: {message}\n")
-    sys.stderr.flush()
+    # Whoever read it may have died as well, which must not keep this process.
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"draftwood_verifier: {message}\n")
+        sys.stderr.flush()
     os._exit(1)
 
 
