@@ -36,7 +36,7 @@ class DeviceBackend:
 
     def __init__(self, model: DraftModel, cache: ContextCache) -> None:
         """Raises Incompatible for a model that no step can be made of."""
-        _check_supported(model)
+        check_supported(model)
         self._model = model
         self._cache = cache
         self._graphs = StepGraphs(model.placement.device)
@@ -112,7 +112,8 @@ def turns(pieces: list[ContextPiece], most_rows: int, most_pieces: int) -> Itera
         yield turn
 
 
-def _check_supported(model: DraftModel) -> None:
+def check_supported(model: DraftModel) -> None:
+    """Raises Incompatible for a model that no step can be made of."""
     c = model.config
     try:
         check_heads(c.num_attention_heads, c.num_key_value_heads, c.head_dim)

@@ -29,6 +29,7 @@ class Placement:
 
 # CPUs of today's servers emulate bfloat16.
 CPU = Placement(device=torch.device("cpu"), dtype=torch.float32)
+GPU_DTYPE = torch.bfloat16
 
 
 def placement_of(device: str, *, deterministic: bool = False) -> Placement:
@@ -43,4 +44,4 @@ def placement_of(device: str, *, deterministic: bool = False) -> Placement:
     found = torch.cuda.device_count()
     if int(index or 0) >= found:
         raise ValueError(f"device: {device} is not here, torch {torch.__version__} finds {found} CUDA devices")
-    return Placement(device=torch.device("cuda", int(index or 0)), dtype=torch.bfloat16, row_invariant=deterministic)
+    return Placement(device=torch.device("cuda", int(index or 0)), dtype=GPU_DTYPE, row_invariant=deterministic)

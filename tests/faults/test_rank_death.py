@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import grpc
@@ -13,20 +12,10 @@ import pytest
 
 from tests.services.processes import children_of, watched
 from tests.services.verifier_harness import run
-from tests.services.verifier_process import Process, short_request, verifier, verifier_by_hand, write_checkpoint
+from tests.services.verifier_process import decoding, verifier, verifier_by_hand, write_checkpoint
 
 LIMIT_S = 10.0
-LONG = 240
 PROMPT = [5, 0, 9, 33, 2]
-
-
-async def decoding(served: Process) -> Callable[[], Awaitable[grpc.StatusCode]]:
-    """Returns in the middle of a request; call the result for how that ended."""
-    call = served.stub.Generate(short_request(PROMPT, LONG))
-    for _ in range(5):
-        await call.read()
-    code: Callable[[], Awaitable[grpc.StatusCode]] = call.code
-    return code
 
 
 @pytest.mark.parametrize(("killed", "left"), [(1, 0), (0, 1)])

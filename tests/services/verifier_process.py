@@ -7,10 +7,11 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import grpc
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -66,10 +67,16 @@ def short_request(prompt: list[int], length: int = LENGTH, **options: Any) -> pb
 
 
 def command(checkpoint: Path, *extra: str, ranks: int = 1) -> list[str]:
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
+    """With several ranks, of the one torchrun that starts them all."""
+    return under(["--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else [], checkpoint, *extra)
+
+
+def under(torchrun: Sequence[str], checkpoint: Path, *extra: str) -> list[str]:
+    """Of the verifier, or of a torchrun with these options that starts it."""
+    launcher = ["-m", "torch.distributed.run", *torchrun] if torchrun else []
     options = ["--target", str(checkpoint), "--threads", "1", "--kv-pages", "64", "--prefill-chunk", "16"]
     options += ["--draft-wait-ms", "30000", "--listen", "127.0.0.1:0"]
-    return [sys.executable, *torchrun, "-m", "draftwood_verifier", *options, *extra]
+    return [sys.executable, *launcher, "-m", "draftwood_verifier", *options, *extra]
 
 
 @contextlib.asynccontextmanager
@@ -87,7 +94,7 @@ async def verifier_by_hand(
     checkpoint: Path, *, ranks: int
 ) -> AsyncIterator[tuple[Process, list[subprocess.Popen[str]]]]:
     """Ranks that nobody watches but they themselves: a client of rank 0, and all processes with their stderr."""
-    with _free_port() as port:
+    with free_port() as port:
         common = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     processes = [
         subprocess.Popen(
@@ -103,23 +110,37 @@ async def verifier_by_hand(
         async with _client(processes[0]) as client:
             yield client, processes
     finally:
-        _end(processes)
+        end_processes(processes)
 
 
 @contextlib.asynccontextmanager
 async def _client(process: subprocess.Popen[str]) -> AsyncIterator[Process]:
-    assert process.stdout is not None
     try:
-        started = json.loads(await asyncio.to_thread(process.stdout.readline))
-        assert started["event"] == "listening"
-        client = Process(process, started["address"])
+        client = await listening(process)
         yield client
         await client.channel.close()
     finally:
-        _end([process])
+        end_processes([process])
 
 
-def _end(processes: Sequence[subprocess.Popen[str]]) -> None:
+async def listening(process: subprocess.Popen[str]) -> Process:
+    """Once it says so; the channel is the caller's to close."""
+    assert process.stdout is not None
+    started = json.loads(await asyncio.to_thread(process.stdout.readline))
+    assert started["event"] == "listening"
+    return Process(process, started["address"])
+
+
+async def decoding(served: Process) -> Callable[[], Awaitable[grpc.StatusCode]]:
+    """Returns in the middle of a long request; call the result for how that ended."""
+    call = served.stub.Generate(short_request([5, 0, 9, 33, 2], length=240))
+    for _ in range(5):
+        await call.read()
+    code: Callable[[], Awaitable[grpc.StatusCode]] = call.code
+    return code
+
+
+def end_processes(processes: Sequence[subprocess.Popen[str]]) -> None:
     for process in processes:
         process.kill()
         process.wait()
@@ -129,6 +150,6 @@ def _end(processes: Sequence[subprocess.Popen[str]]) -> None:
 
 
 @contextlib.contextmanager
-def _free_port() -> Iterator[int]:
+def free_port() -> Iterator[int]:
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server.getsockname()[1]

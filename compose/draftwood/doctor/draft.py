@@ -7,15 +7,16 @@ import numpy as np
 import torch
 
 from draftwood.doctor.held import held_bytes
+from draftwood.doctor.nowhere import nowhere
 from draftwood_checkpoint.draft_config import DraftConfig
 from draftwood_checkpoint.headers import CheckpointHeaders
 from draftwood_checkpoint.model_config import load_model_config
 from draftwood_drafter.config import DrafterConfig
 from draftwood_drafter.context_cache import ContextCache
+from draftwood_drafter.device_backend import check_supported
 from draftwood_drafter.loading import load_draft_model
 from draftwood_drafter.model import DraftModel
 from draftwood_kernels.linear.reference import packs
-from draftwood_kernels.placement import Placement
 from draftwood_verifier.config import VerifierConfig
 from draftwood_wire.tensor import tensor_to_proto
 from draftwood_wire.tree import TokenTree, tree_to_proto
@@ -54,9 +55,9 @@ class Draft:
 
 def examine_draft(target: Path, draft: Path, *, on_cpu: bool) -> Draft:
     """Raises the errors that a load would raise."""
-    nowhere = Placement(device=torch.device("meta"), dtype=torch.float32)
-    with nowhere.device:
-        model = load_draft_model(target, draft, placement=nowhere, open_checkpoint=CheckpointHeaders)
+    placement = nowhere(on_cpu=on_cpu)
+    with placement.device:
+        model = load_draft_model(target, draft, placement=placement, open_checkpoint=CheckpointHeaders)
         weights = held_bytes(model)
         c = model.config
         cache = ContextCache(
@@ -65,10 +66,12 @@ def examine_draft(target: Path, draft: Path, *, on_cpu: bool) -> Draft:
             layers=c.num_hidden_layers,
             kv_heads=c.num_key_value_heads,
             head_dim=c.head_dim,
-            placement=nowhere,
+            placement=placement,
         )
         a_token = held_bytes(cache) // (cache.pages_total + 1)
-    matrix = model.vocab_size * c.hidden_size * _FLOAT_BYTES
+    if not on_cpu:
+        check_supported(model)
+    matrix = model.vocab_size * c.hidden_size * placement.dtype.itemsize
     is_tied = load_model_config(target).tie_word_embeddings
     # Tied, the head is the embedding, unless it is laid out anew for the CPU.
     head = 0 if is_tied and not (on_cpu and packs(torch.zeros(1))) else matrix

@@ -73,23 +73,33 @@ def examine(model: Path, draft: Path | None, *, gpus: int | None, memory_bytes: 
 
 def _fit(memory: Memory, target: Target | None, draft: Draft | None) -> tuple[int, list[str]]:
     """KV tokens that fit beside everything else, and what does not fit."""
-    usable = int(memory.of_each_bytes * USABLE)
+    usable = [int(each * USABLE) for each in memory.sizes_bytes]
     draft_bytes = draft.weights_bytes + draft.context_bytes if draft else 0
-    shared = memory.gpus == 1
-    problems = []
-    if draft_bytes > usable and not shared:
-        problems.append(f"memory: the drafter needs {size(draft_bytes)} of a GPU, {size(usable)} are usable")
     if target is None:
-        return 0, problems
-    beside = draft_bytes if shared else 0
-    tokens = min((usable - beside - _fixed_bytes(rank)) // rank.kv_a_token_bytes for rank in target.ranks)
-    if tokens < 1:
-        most = max(map(_fixed_bytes, target.ranks)) + beside
+        return 0, []
+    problems = []
+    beside, apart = (draft_bytes, 0) if memory.gpus == 1 else (0, draft_bytes)
+    drafters = len(target.ranks)
+    if apart and apart > usable[drafters]:
         problems.append(
-            f"memory: {size(most)} of a GPU are taken before the first token's keys, {size(usable)} are usable: "
-            "more GPUs, or larger ones"
+            f"memory: the drafter needs {size(apart)} of GPU {drafters}, {size(usable[drafters])} are usable: "
+            f"{_remedy(memory)}"
         )
-    return max(tokens, 0), problems
+    taken = [_fixed_bytes(rank) + beside for rank in target.ranks]
+    rooms = [(usable[gpu] - taken[gpu]) // rank.kv_a_token_bytes for gpu, rank in enumerate(target.ranks)]
+    tightest = rooms.index(min(rooms))
+    if rooms[tightest] < 1:
+        problems.append(
+            f"memory: {size(taken[tightest])} of GPU {tightest} are taken before the first token's keys, "
+            f"{size(usable[tightest])} are usable: {_remedy(memory)}"
+        )
+    return max(rooms[tightest], 0), problems
+
+
+def _remedy(memory: Memory) -> str:
+    if len(set(memory.sizes_bytes)) == 1:
+        return "more GPUs, or larger ones"
+    return "a larger one, or CUDA_VISIBLE_DEVICES to leave it out or have it come later"
 
 
 def _fixed_bytes(rank: RankMemory) -> int:

@@ -1,11 +1,13 @@
 """An examination in words, and as JSON."""
 
+import itertools
 import json
 from dataclasses import asdict
 from typing import Any
 
 from draftwood.doctor.draft import Draft
 from draftwood.doctor.examination import USABLE, Examination
+from draftwood.doctor.memory import Memory
 from draftwood.doctor.size import size
 from draftwood.doctor.target import Target, largest_step_rows
 from draftwood_verifier.config import VerifierConfig
@@ -20,7 +22,7 @@ def as_json(found: Examination) -> str:
             "servable": found.servable,
             "problems": found.problems,
             "notes": found.notes,
-            "memory": asdict(found.memory),
+            "memory": {"gpus": found.memory.gpus, **asdict(found.memory)},
             "split": _split(found),
             "kv_tokens": found.kv_tokens,
             "target": _target_fields(found.target),
@@ -127,18 +129,31 @@ def _draft_lines(draft: Draft | None) -> list[str]:
 
 
 def _memory_lines(found: Examination) -> list[str]:
-    memory, split = found.memory, _split(found)
-    drafter = "the drafter on one more" if found.drafter_apart else "the drafter beside it" if found.draft else ""
-    lines = [
-        f"memory    {memory.gpus} x {size(memory.of_each_bytes)} ({_SOURCES[memory.source]}), {USABLE:.0%} of it usable"
-    ]
+    memory = found.memory
+    lines = [f"memory    {_sizes(memory)} ({_SOURCES[memory.source]}), {USABLE:.0%} of it usable"]
     if found.target is None:
         return lines
-    parts = [f"verifier on {split['verifier_ranks']} (--tensor-parallel {split['verifier_ranks']})", drafter]
-    parts.append(f"{found.idle_gpus} idle" if found.idle_gpus else "")
     pages = found.kv_tokens // VerifierConfig.page_size
     return [
         *lines,
-        f"split     {', '.join(part for part in parts if part)}",
+        f"split     {_split_words(found, len(found.target.ranks))}",
         f"KV        {found.kv_tokens} tokens fit (--kv-pages {pages})",
     ]
+
+
+def _sizes(memory: Memory) -> str:
+    """In the order of the GPUs, as ranks take them so."""
+    return ", ".join(f"{len(list(run))} x {size(each)}" for each, run in itertools.groupby(memory.sizes_bytes))
+
+
+def _split_words(found: Examination, ranks: int) -> str:
+    """With the options of `draftwood up` that make it so."""
+    on_cpu = found.memory.on_cpu
+    parts = [f"verifier on {ranks} ({'' if on_cpu else '--device cuda '}--tensor-parallel {ranks})"]
+    if found.drafter_apart:
+        parts.append("the drafter on one more")
+    elif found.draft:
+        parts.append("the drafter beside it" if on_cpu else "the drafter beside it (--drafter-device cuda)")
+    if found.idle_gpus:
+        parts.append(f"{found.idle_gpus} idle")
+    return ", ".join(parts)

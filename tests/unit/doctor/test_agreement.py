@@ -16,11 +16,15 @@ from draftwood.doctor.draft import examine_draft
 from draftwood.doctor.examination import examine
 from draftwood.doctor.target import RankMemory, Target, examine_target
 from draftwood_drafter.context_cache import ContextCache
+from draftwood_drafter.device_backend import check_supported
 from draftwood_drafter.loading import load_draft_model
+from draftwood_kernels.block_attention.layout import MOST_HEAD_DIM
+from draftwood_kernels.placement import Placement
 from draftwood_verifier.model.loading import load_model
 from draftwood_verifier.parallel.groups import Group
 from draftwood_verifier.parallel.linear import ALONE, Share
 from draftwood_verifier.runner import load_runner
+from draftwood_wire.errors import Incompatible
 from draftwood_wire.tensor import tensor_to_proto
 from draftwood_wire.v1 import tensor_pb2
 from tests.unit.drafter.pair import make_pair
@@ -37,6 +41,8 @@ QUANTIZED = {
     "kimi-k25-wide": "int4",
     "gpt-oss-wide": "mxfp4",
 }
+# A GPU's types where every machine can load them.
+GPU_TYPES = Placement(device=torch.device("cpu"), dtype=torch.bfloat16)
 _MEASURING = threading.Lock()
 
 
@@ -104,6 +110,22 @@ def test_quantised_weights_take_what_the_doctor_says(
     assert figures(found.ranks) == loaded(folder, ranks)
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_on_gpus_floats_are_half_as_large(variant: str, ranks: int, target: Callable[[str], Path]) -> None:
+    found = examine_target(target(variant), most_ranks=ranks, on_cpu=False)
+    for rank, memory in enumerate(found.ranks):
+        model, weights = kept_bytes(
+            lambda rank=rank: load_model(target(variant), Share.planned(rank, ranks), placement=GPU_TYPES)
+        )
+        heads, size = model.cache_row
+        a_token = model.config.num_hidden_layers * heads * size * 2
+        assert (memory.weights_bytes, memory.kv_a_token_bytes) == (weights, a_token)
+        # 64 trees of a root and 16 nodes, and 256 rows of a prompt; scratch grows by powers of two.
+        assert memory.step_bytes == 2048 * a_token + 1344 * len(range(found.config.vocab_size)[model.vocabulary]) * 2
+    assert len(found.ranks) == ranks
+
+
 def quantize(source: Path, folder: Path, scheme: str) -> Path:
     if scheme == "mxfp4":
         return write_mxfp4(source, folder)[0]
@@ -139,10 +161,26 @@ def test_a_draft_takes_what_the_doctor_says(tie: bool, tmp_path: Path) -> None:
     assert found.wire.commit_bytes > len(row.data)
 
 
-def test_a_gpu_holds_a_tied_matrix_once(tmp_path: Path) -> None:
-    pair = make_pair(tmp_path, tie=True)
-    cpu, gpu = (examine_draft(pair.target, pair.draft, on_cpu=on_cpu) for on_cpu in (True, False))
-    assert (cpu.weights_bytes - gpu.weights_bytes, gpu.head_bytes) == (cpu.head_bytes, 0)
+@pytest.mark.parametrize("tie", [True, False])
+def test_a_draft_on_a_gpu_takes_half_and_a_tied_matrix_once(tie: bool, tmp_path: Path) -> None:
+    pair = make_pair(tmp_path, tie=tie)
+    found = examine_draft(pair.target, pair.draft, on_cpu=False)
+    model, weights = kept_bytes(lambda: load_draft_model(pair.target, pair.draft, placement=GPU_TYPES))
+    assert found.weights_bytes == weights
+    c = model.config
+    matrix = model.vocab_size * c.hidden_size * 2
+    assert (found.borrowed_bytes, found.head_bytes) == ((matrix, 0) if tie else (2 * matrix, matrix))
+    assert found.context_a_token_bytes == c.num_hidden_layers * 2 * c.num_key_value_heads * c.head_dim * 2
+    assert found.context_bytes == 4097 * 16 * found.context_a_token_bytes
+
+
+def test_a_draft_that_gpus_do_not_take_is_a_problem_there(tmp_path: Path) -> None:
+    pair = make_pair(tmp_path, head_dim=MOST_HEAD_DIM + 2)
+    with pytest.raises(Incompatible, match="--device cpu") as error:
+        check_supported(load_draft_model(pair.target, pair.draft))
+    found = examine(pair.target, pair.draft, gpus=2, memory_bytes=2**40)
+    assert found.problems == (str(error.value),)
+    examine_draft(pair.target, pair.draft, on_cpu=True)
 
 
 def change_config(folder: Path, **fields: Any) -> None:

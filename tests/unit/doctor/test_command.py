@@ -34,18 +34,18 @@ def test_kimi_k2_on_nine_gpus(kimi: tuple[Path, Path], capsys: Out) -> None:
     # 1.03e12 parameters, nearly all of one byte.
     assert found["target"]["stored_bytes"] == pytest.approx(1.03e12, rel=0.01)
     ranks = found["target"]["ranks"]
-    # The latent and the rotated key of 61 layers in float32, on every rank.
-    assert {rank["kv_a_token_bytes"] for rank in ranks} == {61 * (512 + 64) * 4}
-    # Each rank's eighth, 3 % for scales of single rows, and some matrices as float32.
+    # The latent and the rotated key of 61 layers in bfloat16, on every rank.
+    assert {rank["kv_a_token_bytes"] for rank in ranks} == {61 * (512 + 64) * 2}
+    # Each rank's eighth, 3 % for scales of single rows, and some matrices whole on every rank.
     assert all(1.03 < rank["weights_bytes"] / (found["target"]["stored_bytes"] / 8) < 1.07 for rank in ranks)
     rest = 0.9 * 141 * GIB - max(rank["weights_bytes"] + rank["step_bytes"] for rank in ranks)
-    assert found["kv_tokens"] == rest // (61 * (512 + 64) * 4)
+    assert found["kv_tokens"] == rest // (61 * (512 + 64) * 2)
     drafted = found["draft"]
-    assert drafted["borrowed_bytes"] == 2 * 163840 * 7168 * 4
-    assert drafted["context_a_token_bytes"] == 6 * 2 * 8 * 128 * 4
+    assert drafted["borrowed_bytes"] == 2 * 163840 * 7168 * 2
+    assert drafted["context_a_token_bytes"] == 6 * 2 * 8 * 128 * 2
     assert drafted["wire"]["features_a_token_bytes"] == 6 * 7168 * 4
     assert drafted["wire"]["hidden_rows_bytes"] == 7 * 7168 * 4
-    assert drafted["head_on_verifier"]["saved_memory_bytes"] == 163840 * 7168 * 4
+    assert drafted["head_on_verifier"]["saved_memory_bytes"] == 163840 * 7168 * 2
 
 
 def test_one_gpu_too_few_is_said_in_words(tmp_path: Path, capsys: Out) -> None:
@@ -55,7 +55,7 @@ def test_one_gpu_too_few_is_said_in_words(tmp_path: Path, capsys: Out) -> None:
     lines = capsys.readouterr().out.splitlines()
     assert "target    kimi_k2, 4 layers, quantisation: fp8, blocks of 128 x 128, 52.5 GiB in files" in lines
     assert "note      7 ranks: config.json: num_attention_heads: 64 can't be split evenly over 7 ranks" in lines
-    problem = "problem   memory: 15.3 GiB of a GPU are taken before the first token's keys, 10.8 GiB are usable"
+    problem = "problem   memory: 13.8 GiB of GPU 0 are taken before the first token's keys, 10.8 GiB are usable"
     assert [line for line in lines if line.startswith("problem")] == [f"{problem}: more GPUs, or larger ones"]
     assert lines[-1] == "not servable"
 
@@ -86,7 +86,7 @@ def test_on_one_gpu_the_drafter_takes_its_part(pair: Pair, capsys: Out) -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there are cards to be found")
 def test_without_cards_the_hosts_memory_counts(pair: Pair, capsys: Out) -> None:
     one, two = (diagnose(capsys, 0, pair.target, "--gpus", gpus)["memory"] for gpus in (1, 2))
-    assert (one["source"], one["of_each_bytes"] // 2) == ("host", two["of_each_bytes"])
+    assert (one["source"], [one["sizes_bytes"][0] // 2] * 2) == ("host", two["sizes_bytes"])
 
 
 def test_missing_tokenizer_files_are_named(pair: Pair, tmp_path: Path, capsys: Out) -> None:

@@ -3,6 +3,8 @@
 import contextlib
 import queue
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -84,6 +86,29 @@ def test_nobody_hears_of_ends_in_order(ranks: Ranks) -> None:
         ranks.die(rank)
     ranks.end()
     assert all(heard.empty() for heard in ranks.heard)
+
+
+# As a rank: the lifeline's thread ends a process whose others wait, here for as long as stdin is open.
+ENDING = """
+import sys, threading
+from draftwood_verifier.parallel.lifeline import end_process
+sys.stdin.read()
+threading.Thread(target=end_process, args=("rank 1 of 2 is gone",), daemon=True).start()
+threading.Event().wait()
+"""
+
+
+def test_a_process_ends_even_when_nobody_can_read_why() -> None:
+    process = subprocess.Popen([sys.executable, "-c", ENDING], stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdin is not None
+    assert process.stderr is not None
+    try:
+        process.stderr.close()
+        process.stdin.close()
+        assert process.wait(6 * LIMIT_S) == 1
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_strangers_do_not_count(store: distributed.Store) -> None:

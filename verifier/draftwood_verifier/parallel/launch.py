@@ -38,7 +38,7 @@ def joined() -> Iterator[Group | None]:
     try:
         store, rank, size = next(rendezvous("env://", timeout=JOIN_TIMEOUT))
         lifeline = Lifeline(store, os.environ["MASTER_ADDR"], rank, size, timeout_s=JOIN_TIMEOUT.total_seconds())
-        group = Group(store, rank, size)
+        group = Group(lifeline.store, rank, size)
     except (RuntimeError, OSError) as error:
         raise GroupLost(
             f"{size} ranks did not meet at {os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}: {error}"

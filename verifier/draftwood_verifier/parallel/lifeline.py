@@ -13,15 +13,17 @@ import selectors
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import NoReturn
 
-from torch.distributed.distributed_c10d import Store
+from torch.distributed.distributed_c10d import PrefixStore, Store
 
 _KEY = "lifeline"
 _GOODBYE = b"."
 _TOKEN_BYTES = 16
 _CALL_TIMEOUT_S = 10.0
+_BETWEEN_CALLS_S = 0.1
 # A silent host is given up after 2 + 3 * 2 seconds.
 _KEEPALIVE = {"TCP_KEEPIDLE": 2, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3}
 
@@ -30,13 +32,18 @@ Lost = Callable[[str], None]
 
 def end_process(message: str) -> NoReturn:
     """Say why on stderr and exit with 1, past whatever other threads wait for."""
-    sys.stderr.write(f"draftwood_verifier: {message}\n")
-    sys.stderr.flush()
+    # Whoever read it may have died as well, which must not keep this process.
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"draftwood_verifier: {message}\n")
+        sys.stderr.flush()
     os._exit(1)
 
 
 class Lifeline:
-    """One rank's end of it. `lost` is called with what has happened, from a thread that ends when all have left."""
+    """One rank's end of it. `lost` is called with what has happened, from a thread that ends when all have left.
+
+    store: this group's own part of the one that it has met at, which outlives a group that torchrun starts again.
+    """
 
     def __init__(
         self, store: Store, host: str, rank: int, size: int, *, timeout_s: float, lost: Lost = end_process
@@ -47,7 +54,13 @@ class Lifeline:
         """
         self._size = size
         self._lost = lost
-        self._peers = _accept(store, host, size, timeout_s) if rank == 0 else {0: _call(store, host, rank)}
+        if rank == 0:
+            token = secrets.token_bytes(_TOKEN_BYTES)
+            self._peers = _accept(store, host, size, token, timeout_s)
+        else:
+            token, connection = _call(store, host, rank, timeout_s)
+            self._peers = {0: connection}
+        self.store = PrefixStore(token.hex(), store)
         self._left = False
         self._selector = selectors.DefaultSelector()
         for peer, connection in self._peers.items():
@@ -81,8 +94,7 @@ class Lifeline:
             connection.close()
 
 
-def _accept(store: Store, host: str, size: int, timeout_s: float) -> dict[int, socket.socket]:
-    token = secrets.token_bytes(_TOKEN_BYTES)
+def _accept(store: Store, host: str, size: int, token: bytes, timeout_s: float) -> dict[int, socket.socket]:
     peers: dict[int, socket.socket] = {}
     with socket.create_server((host, 0), family=_family(host)) as server:
         server.settimeout(timeout_s)
@@ -99,12 +111,25 @@ def _accept(store: Store, host: str, size: int, timeout_s: float) -> dict[int, s
     return peers
 
 
-def _call(store: Store, host: str, rank: int) -> socket.socket:
-    port, token = store.get(_KEY).decode().split()
-    connection = socket.create_connection((host, int(port)), timeout=_CALL_TIMEOUT_S)
+def _call(store: Store, host: str, rank: int, timeout_s: float) -> tuple[bytes, socket.socket]:
+    """The group's token, and the connection.
+
+    Of a group that is started again, the store may still have the last rank 0's number: nobody answers there, until
+    the new one has written its own.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        port, token = store.get(_KEY).decode().split()
+        try:
+            connection = socket.create_connection((host, int(port)), timeout=_CALL_TIMEOUT_S)
+            break
+        except ConnectionRefusedError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_BETWEEN_CALLS_S)
     connection.settimeout(None)
     connection.sendall(bytes.fromhex(token) + rank.to_bytes(4))
-    return connection
+    return bytes.fromhex(token), connection
 
 
 def _hello(connection: socket.socket) -> bytes:
