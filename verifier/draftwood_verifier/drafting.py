@@ -23,7 +23,7 @@ from draftwood_wire.tree import TokenTree, check_tree
 # Features that a session that is not drafted for holds back at most; then its drafter takes them in.
 HELD_LIMIT_BYTES = 4 * 1024 * 1024
 # Sessions that are drafted for to see what drafting would give.
-_PROBED = 2
+_PROBED = 8
 
 
 class DrafterLink(Drafter, Protocol):
@@ -153,7 +153,7 @@ class DrafterPool:
         if verdict is Ask.DRAFT:
             chosen = commits
         elif verdict is Ask.PROBE:
-            chosen += sorted(auto, key=_held_bytes)[:_PROBED]
+            chosen += _spread(sorted(auto, key=_held_bytes))
         now = time.monotonic()
         wait_s = self.policy.wait_limit_s(batch.auto, self._wait_s) if verdict is Ask.DRAFT else 0.0
         for commit in chosen:
@@ -249,7 +249,7 @@ class DrafterPool:
 
     def _use(self, sequence: Sequence, draft: Draft, base_len: int, tree: TokenTree, came_at: float) -> None:
         if sequence.adaptive:
-            self.policy.saw_tree(tree, sampled=sequence.sampling.temperature > 0)
+            self.policy.saw_tree(tree, sampled=sequence.sampling.temperature > 0, asked=max(1, draft.ask_size))
         if base_len == len(sequence.tokens):
             draft.tree, draft.rerooted, draft.answered, draft.lagging = tree, False, True, False
             draft.answered_at = came_at
@@ -323,6 +323,12 @@ def _wish(sequence: Sequence, draft: Draft, states: HiddenStates) -> TreeWish:
         temperature=sequence.sampling.temperature,
         seed=sequence.sampling.seed,
     )
+
+
+def _spread(commits: list[Commit]) -> list[Commit]:
+    """Some from everywhere in the list: sessions that have just begun are harder to draft for than the rest."""
+    step = max(1, len(commits) // _PROBED)
+    return commits[step // 2 :: step][:_PROBED]
 
 
 def _held_bytes(commit: Commit) -> int:

@@ -38,7 +38,7 @@ class Pace:
         else:
             self._policy.saw_pause(sequences, gap_s)
         if waited and record.decision is not None and record.decision.nodes:
-            self._policy.saw_outcome(record.decision, tokens=tokens, seconds=gap_s + step_s)
+            self._policy.saw_outcome(record.decision, sequences=sequences, tokens=tokens, seconds=gap_s + step_s)
 
 
 def _only_decodes(record: StepRecord) -> bool:

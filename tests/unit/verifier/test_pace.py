@@ -132,7 +132,7 @@ def test_what_speculation_gave_is_held_against_its_promise(monkeypatch: pytest.M
     outcomes: list[tuple[Decision, int, float]] = []
     windows: list[tuple[int, float]] = []
     monkeypatch.setattr(
-        steps.policy, "saw_outcome", lambda d, *, tokens, seconds: outcomes.append((d, tokens, seconds))
+        steps.policy, "saw_outcome", lambda d, *, tokens, seconds, **_: outcomes.append((d, tokens, seconds))
     )
     monkeypatch.setattr(steps.policy.grouping, "saw", lambda *saw: windows.append(saw))
     nothing = dataclasses.replace(DECISION, nodes=0)

@@ -1,5 +1,7 @@
 """The policy against a machine that is simulated: costs, waits and drafters of known worth."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -41,7 +43,7 @@ class Machine:
         self.policy.saw_wait(sequences, self.wait_s, adaptive=True)
         self.policy.costs.observe(sequences, allocation.nodes, 100.0, STEP_S)
         tokens = sequences * (1 + self.right * (allocation.nodes > 0))
-        self.policy.saw_outcome(decision, tokens=tokens, seconds=self.wait_s + STEP_S)
+        self.policy.saw_outcome(decision, sequences=sequences, tokens=tokens, seconds=self.wait_s + STEP_S)
 
     def rounds(self, count: int) -> list[Ask]:
         self.asks.clear()
@@ -55,7 +57,7 @@ class Machine:
         while len(tokens) < self.right and tree.shape.children[node]:
             node = tree.shape.children[node][0]
             tokens.append(int(tree.token_ids[node - 1]))
-        self.policy.saw_tree(tree, sampled=False)
+        self.policy.saw_tree(tree, sampled=False, asked=self.batch.auto)
         self.policy.calibration.observe(tree, [*tokens, -1], sampled=False)
 
 
@@ -154,7 +156,7 @@ def test_trees_are_worth_what_is_known_now_not_when_they_came() -> None:
     machine = Machine(policy, wait_s=0.002, right=0)
     trees = [random_tree(machine.random, 10) for _ in range(8)]
     for tree in trees:
-        policy.saw_tree(tree, sampled=False)
+        policy.saw_tree(tree, sampled=False, asked=1)
     before = policy.profile.tokens(np.array([8.0]), 0.0)
     for tree in trees * 8:
         policy.calibration.observe(tree, [-1], sampled=False)
@@ -177,8 +179,32 @@ def test_waits_are_bounded_by_what_is_usual() -> None:
 def test_promises_that_were_not_kept_make_it_harder_to_speculate() -> None:
     machine = Machine(make_policy(), wait_s=0.002, right=3)
     machine.rounds(100)
-    kept = machine.policy.shortfall
+    kept = machine.policy.shortfall(1)
     machine.right = 0
     machine.policy.calibration.observe = lambda *_, **__: None  # type: ignore[method-assign]  # goes on believing
     machine.rounds(40)
-    assert kept < 0.1 < machine.policy.shortfall
+    assert kept < 0.1 < machine.policy.shortfall(1)
+    assert machine.policy.shortfall(8) < 0.1  # a larger batch is another matter
+
+
+def test_of_the_late_answers_to_an_ask_the_first_counts() -> None:
+    policy = make_policy()
+    for index in range(64):
+        policy.saw_late_answer(64, 0.3 + 0.001 * index, now=10.0 + 0.001 * index)
+    assert policy.waits.known == {64: pytest.approx(0.3)}
+    policy.saw_late_answer(64, 0.4, now=11.0)
+    assert policy.waits.known[64] == pytest.approx(0.35)
+
+
+def test_a_wait_that_was_once_long_is_tried_again() -> None:
+    """It was timed while the drafter had other work: nobody waits now, so only a trial can tell."""
+    machine = Machine(make_policy(), wait_s=0.002, right=3, batch=4)
+    machine.rounds(30)
+    assert machine.policy.speculating
+    for _ in range(40):
+        machine.policy.waits.observe(4, 0.2)
+    machine.batch = dataclasses.replace(machine.batch, auto=8, sequences=8)
+    machine.policy.waits.known[8] = 0.05
+    machine.rounds(1)
+    assert not machine.policy.speculating
+    assert machine.rounds(300).count(Ask.DRAFT) > 100

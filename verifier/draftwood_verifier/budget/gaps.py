@@ -9,6 +9,9 @@ _RATE = 0.2
 _FIRST_SAMPLES = 5
 # A sample counts as at most this many times what was known: a hiccup of the machine is not news about the loop.
 _LONGEST = 2.0
+# Nothing makes a gap shorter by so much but that what was known was seen under other conditions: while a drafter still
+# worked off a larger batch, for instance. Such samples count for more.
+_FAR, _FAR_RATE = 1.5, 0.5
 
 
 class GapTable:
@@ -44,7 +47,8 @@ class GapTable:
         known = self.known.get(size, seconds)
         if count > _FIRST_SAMPLES:
             seconds = min(seconds, _LONGEST * known)
-        self.known[size] = known + max(_RATE, 1 / count) * (seconds - known)
+        rate = _FAR_RATE if seconds < known / _FAR else _RATE
+        self.known[size] = known + max(rate, 1 / count) * (seconds - known)
 
     def lower(self, batch: int, seconds: float) -> None:
         """Take over a sample that was taken under worse conditions than the real thing: it is an upper bound.

@@ -28,18 +28,21 @@ _TRIAL_ROUNDS, _LONGEST_TRIAL = 6, 24
 # double while it would give too little.
 _FIRST_PAUSE = 16
 _LONGEST_PAUSE = 4096
-# Rounds for which the last trees speak: a look sooner than that needs no new ones, which cost a core where the drafter
-# shares the target's processor. Rounds from an answer to the look at it.
-_FRESH_ROUNDS = 512
+# Rounds for which the last trees speak: a look sooner than that needs no new ones. Looks are few, and texts change:
+# their first tokens are the hardest to guess. Rounds from an answer to the look at it.
+_FRESH_ROUNDS = 12
 _ANSWERED_ROUNDS = 8
 # Sooner than this a change of the batch is not a reason to think again.
 _SHORTEST_PAUSE = 16
-# Waits seen from outside, beside plain steps, are longer than real ones: a trial is made if this share would pay.
+# Waits seen from outside, beside plain steps, are longer than real ones, and what was known of them gets old: with
+# every look that was in vain a smaller share of them has to pay for a trial.
 _HOPE = 0.7
 # Rounds between two plain ones that keep the plain side of the costs fresh.
 _PLAIN_EVERY = 96
 _LEAST_SHORTFALL, _MOST_SHORTFALL = 0.02, 0.2
 _OUTCOME_RATE = 0.05
+# Asks are no nearer to each other than this.
+_SAME_ASK_S = 1e-6
 # A wait much longer than usual is given up; never before this.
 _PATIENCE = 3.0
 _LEAST_WAIT_S = 0.02
@@ -87,18 +90,20 @@ class Policy:
         self._edges = np.array(costs.axes.nodes, np.float64)
         self._clock = 0  # rounds in all
         self._seen_at = 0  # when the last tree came
+        self._late_since = -math.inf  # time.monotonic of the last ask of which an answer came late
         self._mixed_at = -math.inf  # time.monotonic of the last step that did not only decode
         self._rounds = 0  # since speculation went on or off
         self._timed = 0  # of them, those whose wait was timed
         self._pause = _FIRST_PAUSE
         self._next_look = 0
         self._size: int | None = None  # of the batch that the last decision was about
-        self._promised = self._given = 0.0
+        self._hope = 1.0
+        self._outcomes: dict[int, _Outcomes] = {}  # by size
 
-    @property
-    def shortfall(self) -> float:
-        """By how much speculation has given less than was promised, as a share."""
-        missing = 1 - self._given / self._promised if self._promised else 0.0
+    def shortfall(self, sequences: int) -> float:
+        """By how much speculation has given less than was promised to a batch of this size, as a share."""
+        seen = self._outcomes.get(_size(sequences))
+        missing = 1 - seen.given / seen.promised if seen else 0.0
         return min(max(missing, _LEAST_SHORTFALL), _MOST_SHORTFALL)
 
     @property
@@ -118,7 +123,8 @@ class Policy:
         self.grouping.start_over()
         self.speculating = True
         self._rounds, self._timed, self._pause, self._size = 0, 0, _FIRST_PAUSE, None
-        self._promised = self._given = 0.0
+        self._hope = 1.0
+        self._outcomes.clear()
 
     def next_ask(self, batch: Batch) -> Ask:
         """For the round to come."""
@@ -156,9 +162,9 @@ class Policy:
         plain_rate = batch.sequences / (curve[0] + pause_s)
         return allocation, Decision(nodes=allocation.nodes, rate=allocation.rate, plain_rate=plain_rate)
 
-    def saw_tree(self, tree: TokenTree, *, sampled: bool) -> None:
-        """A tree has come, in time or not."""
-        self.profile.observe(tree, self.calibration, sampled=sampled)
+    def saw_tree(self, tree: TokenTree, *, sampled: bool, asked: int) -> None:
+        """One of the trees that were `asked` for together has come, in time or not."""
+        self.profile.observe(tree, self.calibration, sampled=sampled, asked=asked, round_number=self._clock)
         self._seen_at = self._clock
         if not self.speculating:
             self._next_look = min(self._next_look, self._rounds + _ANSWERED_ROUNDS)
@@ -177,7 +183,10 @@ class Policy:
         self._mixed_at = now
 
     def saw_late_answer(self, batch: int, seconds: float, now: float) -> None:
-        """A tree for one of `batch` sessions came after the round had gone on without it."""
+        """A tree for one of `batch` sessions came after the round had gone on without it; the first of them counts."""
+        if now - seconds <= self._late_since + _SAME_ASK_S:
+            return
+        self._late_since = now - seconds
         at_scale_1 = seconds / self.costs.scale
         if not self.speculating:
             self.waits.lower(batch, at_scale_1)
@@ -185,10 +194,11 @@ class Policy:
             # Beside prompts everything takes longer, but better that than nothing.
             self.waits.observe(batch, at_scale_1)
 
-    def saw_outcome(self, decision: Decision, *, tokens: int, seconds: float) -> None:
+    def saw_outcome(self, decision: Decision, *, sequences: int, tokens: int, seconds: float) -> None:
         """What a step with drafts gave, its wait included."""
-        self._promised += _OUTCOME_RATE * (decision.rate * seconds - self._promised)
-        self._given += _OUTCOME_RATE * (tokens - self._given)
+        seen = self._outcomes.setdefault(_size(sequences), _Outcomes())
+        seen.promised += _OUTCOME_RATE * (decision.rate * seconds - seen.promised)
+        seen.given += _OUTCOME_RATE * (tokens - seen.given)
 
     def _wait_s(self, batch: int) -> float:
         return self.costs.scale * self.waits.seconds(batch)
@@ -204,25 +214,27 @@ class Policy:
         if self._rounds % _PLAIN_EVERY == 0:
             return Ask.NOTHING
         # A trial was promised something for a batch of its size; the first one is for whatever comes.
-        if self._on_trial and self._size in (None, _size(batch)):
+        if self._on_trial and self._size in (None, _size(batch.auto)):
             return Ask.DRAFT
-        if self.speculative_rate(batch) >= self.plain_rate(batch) * (1 + self.shortfall / 2):
+        if self.speculative_rate(batch) >= self.plain_rate(batch) * (1 + self.shortfall(batch.sequences) / 2):
             return Ask.DRAFT
         self._pause = min(2 * self._pause, _LONGEST_PAUSE) if self._rounds <= _LONGEST_TRIAL else _FIRST_PAUSE
         self._turn(on=False, batch=batch)
         return Ask.NOTHING
 
     def _while_plain(self, batch: Batch) -> Ask:
-        resized = _size(batch) != self._size and self._rounds >= _SHORTEST_PAUSE
+        resized = _size(batch.auto) != self._size and self._rounds >= _SHORTEST_PAUSE
         if self._rounds < self._next_look and not resized:
             return Ask.NOTHING
-        self._size = _size(batch)
-        self._pause = _FIRST_PAUSE if resized else self._pause
+        self._size = _size(batch.auto)
+        if resized:
+            self._pause, self._hope = _FIRST_PAUSE, 1.0
         self.profile.score_again(self.calibration)
-        wanted = self.plain_rate(batch) * (1 + self.shortfall)
-        if self.speculative_rate(batch, wait_share=1.0 if resized else _HOPE) > wanted:
+        wanted = self.plain_rate(batch) * (1 + self.shortfall(batch.sequences))
+        if self.speculative_rate(batch, wait_share=self._hope) > wanted:
             self._turn(on=True, batch=batch)
             return Ask.DRAFT
+        self._hope *= _HOPE
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)
         self._next_look = self._rounds + self._pause
         return Ask.NOTHING if self._clock - self._seen_at < _FRESH_ROUNDS else Ask.PROBE
@@ -241,8 +253,17 @@ class Policy:
         self.grouping.start_over()
         self._rounds = self._timed = 0
         self._next_look = self._pause
-        self._size = _size(batch)
+        self._size = _size(batch.auto)
+        self._hope = _HOPE
 
 
-def _size(batch: Batch) -> int:
-    return round(math.log2(max(1, batch.auto)))
+@dataclass(slots=True)
+class _Outcomes:
+    """Averages that forget."""
+
+    promised: float = 0.0
+    given: float = 0.0
+
+
+def _size(sequences: int) -> int:
+    return round(math.log2(max(1, sequences)))

@@ -1,0 +1,63 @@
+"""What trees were worth lately: so many rounds, however many trees a round has, and less of them after a gap."""
+
+import numpy as np
+import pytest
+
+from draftwood_verifier.budget.calibration import Calibration
+from draftwood_verifier.budget.profile import Profile
+from draftwood_wire.tree import TokenTree
+
+
+def chain(chance: float, nodes: int = 4) -> TokenTree:
+    ids = np.arange(nodes, dtype=np.int32)
+    return TokenTree(token_ids=ids, parents=ids, log_probs=((1 + ids) * np.log(chance)).astype(np.float32))
+
+
+class Drafts:
+    def __init__(self, asked: int) -> None:
+        self.profile, self._asked = Profile(), asked
+        self._calibration = Calibration()
+        self.round_number = 0
+
+    def rounds(self, count: int, chance: float) -> float:
+        """Tokens that 4 nodes are said to be worth after so many rounds of such trees."""
+        for _ in range(count):
+            self.round_number += 1
+            for _ in range(self._asked):
+                self.profile.observe(
+                    chain(chance), self._calibration, sampled=False, asked=self._asked, round_number=self.round_number
+                )
+        return self.worth
+
+    def score_again(self) -> float:
+        self.profile.score_again(self._calibration)
+        return self.worth
+
+    @property
+    def worth(self) -> float:
+        return float(self.profile.tokens(np.array([4.0]), 0.0)[0])
+
+
+@pytest.mark.parametrize("asked", [1, 64])
+def test_a_round_moves_it_as_far_whatever_the_batch(asked: int) -> None:
+    drafts = Drafts(asked)
+    poor = drafts.rounds(100, 0.2)
+    after_one, after_many = drafts.rounds(1, 0.9), drafts.rounds(60, 0.9)
+    assert 0.03 < (after_one - poor) / (after_many - poor) < 0.1
+    assert after_many > 5 * poor
+
+
+def test_after_a_gap_old_trees_count_less() -> None:
+    drafts = Drafts(8)
+    poor = drafts.rounds(100, 0.2)
+    drafts.round_number += 40
+    fresh = drafts.rounds(1, 0.9)
+    assert fresh > 4 * poor
+    assert drafts.score_again() > fresh  # of those that are kept, all are as new
+
+
+def test_trees_are_kept_of_several_rounds_whatever_the_batch() -> None:
+    drafts = Drafts(64)
+    drafts.rounds(7, 0.2)
+    drafts.rounds(1, 0.9)
+    assert drafts.score_again() < 1.0
