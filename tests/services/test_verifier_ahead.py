@@ -8,7 +8,6 @@ from itertools import pairwise
 from typing import Any
 
 import grpc
-import numpy as np
 import pytest
 
 from draftwood_verifier.budget.policy import Ask
@@ -16,9 +15,7 @@ from draftwood_verifier.record import StepRecord
 from draftwood_wire.v1 import sampling_pb2
 from draftwood_wire.v1 import verifier_service_pb2 as pb
 from tests.services.ahead_target import AheadTarget
-from tests.services.fake_target import feature_rows
-from tests.services.scripted_drafter import DraftedSession
-from tests.services.verifier_harness import Harness, oracle_script, request, run, serving
+from tests.services.verifier_harness import Harness, check_features, joined, oracle_script, request, run, serving
 
 PROMPT = [3, 0, 5, 0, 7]
 
@@ -153,8 +150,7 @@ def test_features_while_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None
     async def body() -> None:
         target = AheadTarget(pages=256, page_size=4)
         async with serving(target=target, pages=256) as harness, harness.drafter(oracle_script(target)) as drafter:
-            await until(lambda: bool(harness.service.engine.drafters.links))
-            policy, verdict = harness.service.policy, Ask.NOTHING
+            policy, verdict = await joined(harness), Ask.NOTHING
             policy.speculating, policy._next_look = False, 10**6
             monkeypatch.setattr(policy, "next_ask", lambda _: verdict)
             call = harness.stub.Generate(request(PROMPT, 60, mode=sampling_pb2.SPECULATION_MODE_AUTO))
@@ -185,10 +181,3 @@ async def read_until_it_fails(call: Any, target: AheadTarget, seen: list[int]) -
 async def until(condition: Callable[[], bool]) -> None:
     while not condition():
         await asyncio.sleep(0)
-
-
-def check_features(session: DraftedSession, target: AheadTarget) -> None:
-    """Every position before the root, and each with the features of its own token."""
-    positions = np.arange(len(session.tokens) - 1)
-    wanted = feature_rows(positions, np.array(session.tokens[:-1]), (1, 3), target.hidden_size)
-    np.testing.assert_array_equal(np.stack([session.features[p] for p in positions.tolist()]), wanted)

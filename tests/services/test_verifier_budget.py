@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from draftwood_verifier.budget.policy import Ask, Policy
+from draftwood_verifier.budget.policy import Ask
 from draftwood_wire.tree import TokenTree
 from draftwood_wire.v1 import sampling_pb2
 from draftwood_wire.v1 import verifier_service_pb2 as pb
-from tests.services.fake_target import FakeTarget, feature_rows
+from tests.services.fake_target import FakeTarget
 from tests.services.scripted_drafter import DraftedSession, Script, ScriptedDrafter, make_tree
-from tests.services.verifier_harness import Harness, oracle_script, request, run, serving
+from tests.services.verifier_harness import Harness, check_features, joined, oracle_script, request, run, serving
 
 PROMPT = [3, 0, 5, 0, 7, 1]
 AUTO = {"mode": sampling_pb2.SPECULATION_MODE_AUTO}
@@ -24,13 +24,6 @@ STEP_S = 0.02
 
 def slow_target() -> FakeTarget:
     return FakeTarget(pages=256, page_size=4, context_limit=512, step_s=STEP_S)
-
-
-async def joined(harness: Harness) -> Policy:
-    """The policy, once it knows of the drafter."""
-    while not harness.service.drafters.links:
-        await asyncio.sleep(0)
-    return harness.service.policy
 
 
 def commits(drafter: ScriptedDrafter) -> list[pb.Commit]:
@@ -107,7 +100,7 @@ def test_what_was_held_back_comes_whole_when_drafts_are_wanted_again(monkeypatch
             (session,) = drafter.sessions.values()
             assert session.tokens == (PROMPT + tokens)[: len(session.tokens)]
             assert len(session.tokens) > 40
-            _check_features(session, target)
+            check_features(session, target)
             assert sum(c.nodes_verified > 0 for c in session.commits) > 5
 
     run(body())
@@ -135,7 +128,7 @@ def test_a_session_holds_back_no_more_than_its_share(monkeypatch: pytest.MonkeyP
             assert len(session.tokens) > 30
             assert session.tokens == (PROMPT + reply.tokens)[: len(session.tokens)]
             assert all(c.nodes_wanted == 0 for c in session.commits)
-            _check_features(session, harness.target)
+            check_features(session, harness.target)
 
     run(body())
 
@@ -180,11 +173,3 @@ def test_sessions_come_and_go_through_all_switches(groups: int) -> None:
 async def _together(harness: Harness, calls: list[Any]) -> None:
     await asyncio.gather(*calls)
     await harness.idle()
-
-
-def _check_features(session: DraftedSession, target: FakeTarget) -> None:
-    """Every position before the root, and each with the features of its own token."""
-    positions = np.arange(len(session.tokens) - 1)
-    assert sorted(session.features) == positions.tolist()
-    wanted = feature_rows(positions, np.array(session.tokens[:-1]), (1, 3), target.hidden_size)
-    np.testing.assert_array_equal(np.stack([session.features[p] for p in positions.tolist()]), wanted)

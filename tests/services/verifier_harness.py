@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import numpy as np
 
 from draftwood_verifier.budget.cost_table import Axes, CostTable, batch_axis
 from draftwood_verifier.budget.policy import Policy
@@ -16,8 +17,8 @@ from draftwood_verifier.service import VerifierService
 from draftwood_wire.transport import open_channel
 from draftwood_wire.v1 import sampling_pb2, verifier_service_pb2_grpc
 from draftwood_wire.v1 import verifier_service_pb2 as pb
-from tests.services.fake_target import FakeTarget
-from tests.services.scripted_drafter import Script, ScriptedDrafter, make_tree
+from tests.services.fake_target import FakeTarget, feature_rows
+from tests.services.scripted_drafter import DraftedSession, Script, ScriptedDrafter, make_tree
 
 # A test that hangs fails here, with a traceback of where.
 LIMIT_S = 60.0
@@ -131,3 +132,17 @@ def oracle_script(target: FakeTarget, **plain: Any) -> Script:
         return make_tree(from_root)
 
     return script
+
+
+async def joined(harness: Harness) -> Policy:
+    """The policy, once it knows of the drafter."""
+    while not harness.service.drafters.links:
+        await asyncio.sleep(0)
+    return harness.service.policy
+
+
+def check_features(session: DraftedSession, target: FakeTarget) -> None:
+    """Every position before the root, and each with the features of its own token."""
+    positions = np.arange(len(session.tokens) - 1)
+    wanted = feature_rows(positions, np.array(session.tokens[:-1]), (1, 3), target.hidden_size)
+    np.testing.assert_array_equal(np.stack([session.features[p] for p in positions.tolist()]), wanted)

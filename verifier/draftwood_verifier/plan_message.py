@@ -28,6 +28,7 @@ _WISH = 8
 
 def encode(kept: CommitPlan, plan: StepPlan) -> Ints:
     """Inverse of `decode`."""
+    assert plan.drawn is None, "the other ranks don't know what a step has drawn"
     tables = [np.asarray(table, np.int32) for table in plan.block_tables]
     table_sizes = np.array([len(table) for table in tables], np.int32)
     header = (

@@ -49,3 +49,16 @@ def test_bounds_from_outside_only_lower() -> None:
     late = GapTable({8: 0.2})
     late.lower(2, 0.001)
     assert late.seconds(8) == pytest.approx(0.008)  # four times the sequences, at most eight times as long
+
+
+def test_what_is_far_too_long_is_soon_forgotten() -> None:
+    """It was timed under other conditions; a little shorter is only noise."""
+    far, near = GapTable(), GapTable()
+    for _ in range(10):
+        far.observe(8, 0.06)
+        near.observe(8, 0.012)
+    for _ in range(3):
+        far.observe(8, 0.01)
+        near.observe(8, 0.01)
+    assert far.seconds(8) < 0.02
+    assert near.seconds(8) == pytest.approx(0.01 + 0.002 * 0.8**3)

@@ -97,7 +97,7 @@ class Policy:
         self._pause = _FIRST_PAUSE
         self._next_look = 0
         self._size: int | None = None  # of the batch that the last decision was about
-        self._hope = 1.0
+        self._hope = 1.0  # share of the wait that the next look believes in
         self._outcomes: dict[int, _Outcomes] = {}  # by size
 
     def shortfall(self, sequences: int) -> float:
