@@ -92,6 +92,9 @@ def test_verdict_and_row() -> None:
 def test_the_bar_of_a_pair_is_set_by_the_others() -> None:
     lucky, steady = [150.0, 100.0, 100.0, 100.0], [110.0, 120.0, 100.0, 110.0]
     assert _against_best_elsewhere([110.0] * 4, [lucky, steady]) == pytest.approx([1.0, 110 / 120, 1.1, 1.0])
+    # Best of all by its luck in the first pair, which is not asked about itself.
+    lucky, steady = [200.0, 90.0, 105.0], [100.0] * 3
+    assert _against_best_elsewhere([100.0] * 3, [lucky, steady]) == pytest.approx([1.0, 100 / 90, 100 / 105])
     assert _against_best_elsewhere([100.0], [[50.0]]) == []
 
 
