@@ -7,6 +7,7 @@ children and path probabilities never increase, so every prefix of the arrays is
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -124,17 +125,18 @@ def check_tree(tree: TokenTree, *, vocab_size: int, node_limit: int, max_depth: 
         raise MalformedTree(f"token_ids: {nodes} nodes, the limit is {node_limit}")
     if nodes == 0:
         return
-    if tree.token_ids.min() < 0 or tree.token_ids.max() >= vocab_size:
+    token_ids, parents, log_probs = tree.token_ids.tolist(), tree.parents.tolist(), tree.log_probs.tolist()
+    if min(token_ids) < 0 or max(token_ids) >= vocab_size:
         raise MalformedTree(f"token_ids: an id outside 0..{vocab_size - 1}")
-    if tree.parents.min() < 0 or (tree.parents > np.arange(nodes)).any():
+    if min(parents) < 0 or any(parent > entry for entry, parent in enumerate(parents)):
         raise MalformedTree("parents: a parent must come before its children")
-    if not np.isfinite(tree.log_probs).all() or tree.log_probs.max() > LOG_PROB_SLACK:
+    if not all(map(math.isfinite, log_probs)) or max(log_probs) > LOG_PROB_SLACK:
         raise MalformedTree("log_probs: must be finite and at most 0")
-    if (np.diff(tree.log_probs) > LOG_PROB_SLACK).any():
+    if any(after - before > LOG_PROB_SLACK for before, after in pairwise(log_probs)):
         raise MalformedTree("log_probs: must never increase")
-    if tree.depths().max() > max_depth:
+    if max(tree.shape.depths) > max_depth:
         raise MalformedTree(f"parents: a path is longer than {max_depth}")
-    if len(set(zip(tree.parents.tolist(), tree.token_ids.tolist(), strict=True))) != nodes:
+    if len(set(zip(parents, token_ids, strict=True))) != nodes:
         raise MalformedTree("token_ids: two children of one node carry the same token")
 
 
@@ -145,14 +147,9 @@ def tree_to_proto(tree: TokenTree) -> tree_pb2.TokenTree:
 
 
 def tree_from_proto(message: tree_pb2.TokenTree) -> TokenTree:
-    """The arrays as they came; `check_tree` says whether they are a tree. Ids beyond int32 become -1."""
-
-    def ids(values: list[int]) -> NDArray[np.int32]:
-        wide = np.array(values, dtype=np.int64)
-        return np.where(wide > np.iinfo(np.int32).max, -1, wide).astype(np.int32)
-
+    """The arrays as they came; `check_tree` says whether they are a tree. Ids beyond int32 become negative."""
     return TokenTree(
-        token_ids=ids(list(message.token_ids)),
-        parents=ids(list(message.parents)),
-        log_probs=np.array(message.log_probs, dtype=np.float32),
+        token_ids=np.array(message.token_ids, np.uint32).view(np.int32),
+        parents=np.array(message.parents, np.uint32).view(np.int32),
+        log_probs=np.array(message.log_probs, np.float32),
     )

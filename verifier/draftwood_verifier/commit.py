@@ -21,6 +21,7 @@ class Commit:
     rows: list[int]
     cut: int  # drawn tokens that were thrown away because the request had ended before them
     tree: TokenTree  # what the target looked at
+    draft: TokenTree | None  # all that the drafter proposed for this very length
     nodes: list[int]
     has_drafter: bool
     asked_at: float  # time.monotonic when a draft for this round was asked for, and when it came; 0 when it was not
@@ -48,6 +49,7 @@ def decide(sequence: Sequence, path: Path, *, tree: TokenTree) -> Commit:
         rows=path.rows[:kept] if prefilled else [],
         cut=len(path.tokens) - kept,
         tree=tree,
+        draft=draft.tree if draft and not draft.rerooted else None,
         nodes=[row - path.rows[0] for row in path.rows[:kept]],
         has_drafter=draft is not None,
         asked_at=draft.asked_at if draft and draft.asked_len == base_len else 0.0,

@@ -56,7 +56,9 @@ class Engine:
         self.drafters = drafters
         self.committed_tokens = 0
         self.steps = 0
-        self.observers: list[StepObserver] = [Pace(scheduler.policy)]
+        self.observers: list[StepObserver] = []
+        self._pace = Pace(scheduler.policy)
+        self._unlearned: deque[StepRecord] = deque()
         self._ahead = runner if isinstance(runner, AheadRunner) else None
         self._flights: deque[_Flight] = deque()
         self._landed_at = 0.0
@@ -78,6 +80,7 @@ class Engine:
     def join(self, link: DrafterLink) -> None:
         """A drafter has connected."""
         self._land_all()
+        self._learn()
         self.drafters.join(link, self.scheduler.running)
         self._choose_features()
         self.wake()
@@ -85,6 +88,7 @@ class Engine:
     def leave(self, link: DrafterLink) -> None:
         """A drafter is gone; rounds that wait for it need not."""
         self._land_all()
+        self._learn()
         self.drafters.leave(link, self.scheduler.running)
         self._choose_features()
         self.wake()
@@ -120,6 +124,8 @@ class Engine:
                     self._launch_behind()
                     self._land()
                     await self._serve()
+                    # Only now: drafters and clients have something to do meanwhile.
+                    self._learn()
 
     async def _serve(self) -> None:
         """Let clients and drafters have their turns."""
@@ -199,7 +205,6 @@ class Engine:
                 self.scheduler.publish(segment.sequence)
         for commit in commits:
             try:
-                self._learn(commit)
                 self._settle(commit)
             except Exception:
                 _LOG.exception("session %d failed", commit.sequence.session_id)
@@ -224,6 +229,7 @@ class Engine:
             decision=step.decision,
         )
         self._landed_at = record.finished_at
+        self._unlearned.append(record)
         for observer in self.observers:
             observer.step_done(record)
 
@@ -233,11 +239,10 @@ class Engine:
         drawn = [(step.segments[walk.segment].sequence, path, walk.tree) for walk, path in walks]
         return [rounds.decide(sequence, path, tree=tree) for sequence, path, tree in drawn if not sequence.done]
 
-    def _learn(self, commit: Commit) -> None:
-        draft = commit.sequence.draft
-        if draft is not None and draft.tree is not None and not draft.rerooted:
-            sampled = commit.sequence.sampling.temperature > 0
-            self.scheduler.policy.calibration.observe(draft.tree, commit.tokens, sampled=sampled)
+    def _learn(self) -> None:
+        """The budget, from what the last steps took and gave."""
+        while self._unlearned:
+            self._pace.step_done(self._unlearned.popleft())
 
     def _settle(self, commit: Commit) -> None:
         """Make a round true: tokens, cache keys, the client's stream."""

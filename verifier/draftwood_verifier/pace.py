@@ -1,4 +1,4 @@
-"""The loop's own timing, turned into what the budget knows of costs and waits."""
+"""Steps that were, turned into what the budget knows of trees, costs and waits."""
 
 from draftwood_verifier.budget.policy import Policy
 from draftwood_verifier.record import StepRecord
@@ -6,29 +6,40 @@ from draftwood_verifier.scheduler import SegmentKind
 
 
 class Pace:
-    """A StepObserver that teaches the policy; steps with prompt chunks teach nothing, they are about other work."""
+    """Teaches the policy; of steps with prompt chunks only what their trees were worth; the rest is other work."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
-        self._previous: StepRecord | None = None
+        self._previous: StepRecord | None = None  # None: it did not only decode, or there was none
 
     def step_done(self, record: StepRecord) -> None:
-        previous, self._previous = self._previous, record
-        if not _only_decodes(record):
+        for commit in record.commits:
+            if commit.draft is not None:
+                sampled = commit.sequence.sampling.temperature > 0
+                self._policy.calibration.observe(commit.draft, commit.tokens, sampled=sampled)
+        if all(segment.kind is SegmentKind.DECODE for segment in record.segments):
+            self._time(self._previous, record)
+            self._previous = record
+        else:
             self._policy.saw_mixed_step(record.finished_at)
-            return
+            self._previous = None
+
+    def _time(self, previous: StepRecord | None, record: StepRecord) -> None:
+        """What a step took that only decodes, and how long it came after one that did the same."""
         sequences = len(record.segments)
         step_s = record.finished_at - record.started_at
-        nodes = sum(commit.nodes_verified for commit in record.commits)
-        context = sum(segment.start for segment in record.segments) / sequences
+        nodes = waited = tokens = 0
+        behind = False
+        for commit in record.commits:
+            nodes += commit.nodes_verified
+            tokens += len(commit.tokens)
+            waited += commit.waited
+            behind = behind or commit.behind
+        context = sum([segment.start for segment in record.segments]) / sequences
         self._policy.costs.observe(sequences, nodes, context, step_s)
-        if previous is None or not _only_decodes(previous):
-            return
-        waited = sum(commit.waited for commit in record.commits)
-        if waited and any(commit.behind for commit in record.commits):
-            return  # once, and it says nothing about the rounds to come
+        if previous is None or (waited and behind):
+            return  # a drafter is behind once, and that says nothing about the rounds to come
         if waited:
-            tokens = sum(len(commit.tokens) for commit in record.commits)
             self._policy.grouping.saw(tokens, record.finished_at - previous.finished_at)
         if not _continues(previous, record):
             return
@@ -39,10 +50,6 @@ class Pace:
             self._policy.saw_pause(sequences, gap_s)
         if waited and record.decision is not None and record.decision.nodes:
             self._policy.saw_outcome(record.decision, sequences=sequences, tokens=tokens, seconds=gap_s + step_s)
-
-
-def _only_decodes(record: StepRecord) -> bool:
-    return all(segment.kind is SegmentKind.DECODE for segment in record.segments)
 
 
 def _continues(previous: StepRecord, record: StepRecord) -> bool:

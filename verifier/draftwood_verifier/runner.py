@@ -66,6 +66,9 @@ class Runner:
         self._feature_layers: tuple[int, ...] = ()
         self._features: dict[int, torch.Tensor] = {}
         self._rows = 0
+        self._slots: NDArray[np.int64] = np.zeros(
+            0, np.int64
+        )  # where the step's rows are already, -1: in scratch alone
 
     @property
     def device_s(self) -> float:
@@ -86,24 +89,22 @@ class Runner:
     @torch.inference_mode()
     def forward(self, plan: StepPlan) -> torch.Tensor:
         """Logits of plan.logit_rows, float32 [K, v]; features and scratch keep the step's rows."""
+        layout = self._layout(plan)
         output = self._model.forward(
             torch.from_numpy(plan.token_ids),
             torch.from_numpy(plan.positions),
             torch.from_numpy(plan.logit_rows),
-            self._layout(plan),
+            layout,
             self._pool,
             self._feature_layers,
         )
-        self._features, self._rows = output.features, len(plan.token_ids)
+        self._features, self._rows, self._slots = output.features, len(plan.token_ids), layout.slots
         return output.logits
 
     @torch.inference_mode()
     def commit(self, plan: CommitPlan) -> None:
-        if len(plan.rows):
-            rows, slots = (
-                torch.from_numpy(array.astype(np.int64)).to(self._device) for array in (plan.rows, plan.slots)
-            )
-            commit_kv(self._pool.scratch(self._rows), self._pool.pages, rows, slots)
+        # A plain row's keys are where they belong, and so are those of the first nodes in a row.
+        self._move(plan, self._slots[plan.rows] != plan.slots)
 
     @torch.inference_mode()
     def build_trees(self, plan: DraftPlan) -> list[TokenTree | None]:
@@ -117,6 +118,14 @@ class Runner:
         chosen = torch.cat([self._features[layer].index_select(0, index) for layer in layer_ids], dim=1)
         array: NDArray[np.float32] = chosen.float().cpu().numpy()
         return array
+
+    def _move(self, plan: CommitPlan, chosen: NDArray[np.bool_]) -> None:
+        """KV of the chosen rows goes from scratch to its slots."""
+        if chosen.any():
+            rows, slots = (
+                torch.from_numpy(array[chosen].astype(np.int64)).to(self._device) for array in (plan.rows, plan.slots)
+            )
+            commit_kv(self._pool.scratch(self._rows), self._pool.pages, rows, slots)
 
     def _taken(self, logits: torch.Tensor, walks: list[Walk]) -> Paths:
         drawn = [walk for walk in walks if walk.draft_row >= 0]

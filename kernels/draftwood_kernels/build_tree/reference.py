@@ -58,6 +58,8 @@ def top_candidates(logits: torch.Tensor, count: int) -> Candidates:
 def top_scores(logits: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
     """See the package. torch's topk breaks ties as it likes, in their order and about who is in."""
     best, ids = logits.topk(min(count + 1, logits.shape[1]), dim=1)
+    if not (best[:, 1:] == best[:, :-1]).any():
+        return best[:, :count], ids[:, :count]
     if best.shape[1] > count:
         crowded = best[:, count - 1] == best[:, count]
         ids = ids[:, :count]

@@ -6,13 +6,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+_NO_PAGES = torch.zeros(0, dtype=torch.int64)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Segment:
     """Rows first … end - 1 of the step over a prefix.
 
     When the pages lie side by side with room for the rows, `start` is their first slot and the rows' keys are written
-    behind the prefix; else the pages `page_ids` are gathered.
+    behind the prefix; else the pages `page_ids` int64 are gathered.
     """
 
     first: int
@@ -26,13 +28,16 @@ class Segment:
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionLayout:
-    """extension_rows, extension_slots int64 [k]: the rows that are written behind their prefix, and where; or none."""
+    """slots int64 [N]: where a row is written behind its prefix, or -1; extension_rows, extension_slots int64 [k]: the
+    rows that are, and where.
+    """
 
     segments: list[Segment]
     page_size: int
     workspace_rows: int
-    extension_rows: torch.Tensor | None
-    extension_slots: torch.Tensor | None
+    slots: NDArray[np.int64]
+    extension_rows: torch.Tensor
+    extension_slots: torch.Tensor
 
 
 def build_layout(
@@ -56,13 +61,15 @@ def build_layout(
             offsets[:-1], offsets[1:], lengths, block_tables, extends.tolist(), strict=True
         )
     ]
-    rows, slots = _extensions(segments)
+    slots = _extension_slots(segments, len(parents))
+    extending = np.flatnonzero(slots >= 0)
     return AttentionLayout(
         segments=segments,
         page_size=page_size,
         workspace_rows=max((_gathered_rows(segment, page_size) for segment in segments), default=0),
-        extension_rows=rows,
-        extension_slots=slots,
+        slots=slots,
+        extension_rows=torch.from_numpy(extending),
+        extension_slots=torch.from_numpy(slots[extending]),
     )
 
 
@@ -76,30 +83,34 @@ def _segment(
     page_size: int,
 ) -> Segment:
     needed = -(-(prefix_len + end - first) // page_size)
-    side_by_side = may_extend and len(table) >= needed and bool((np.diff(table[:needed]) == 1).all())
+    side_by_side = may_extend and len(table) >= needed and _ascends_by_one(table[:needed].tolist())
     return Segment(
         first=first,
         end=end,
         prefix_len=prefix_len,
         start=int(table[0]) * page_size if side_by_side else None,
-        page_ids=torch.from_numpy(table[: -(-prefix_len // page_size)].astype(np.int64)),
+        page_ids=_NO_PAGES if side_by_side else torch.from_numpy(table[: -(-prefix_len // page_size)].astype(np.int64)),
         mask=_mask(parents, prefix_len) if end - first > 1 else None,
     )
 
 
+def _ascends_by_one(pages: list[int]) -> bool:
+    return pages == list(range(pages[0], pages[0] + len(pages)))
+
+
 def _mask(parents: NDArray[np.int32], prefix_len: int) -> torch.Tensor:
-    """One pass a depth: every row marks itself, then its parent, then that one's parent, until all are at the root."""
-    rows = np.arange(len(parents))
-    mask = np.zeros((len(parents), prefix_len + len(parents)), np.float32)
-    mask[:, prefix_len:] = -np.inf
-    if (parents == rows - 1).all():
-        mask[:, prefix_len:] = np.triu(mask[:, prefix_len:], 1)
+    """A row sees what its parent sees, and itself."""
+    rows = len(parents)
+    mask = np.zeros((rows, prefix_len + rows), np.float32)
+    among = mask[:, prefix_len:]
+    among[:] = -np.inf
+    if (parents == np.arange(-1, rows - 1)).all():
+        among[:] = np.triu(among, 1)
         return torch.from_numpy(mask)
-    ancestors: NDArray[np.integer] = rows
-    while len(rows):
-        mask[rows, prefix_len + ancestors] = 0
-        above = parents[ancestors]
-        rows, ancestors = rows[above >= 0], above[above >= 0]
+    for row, parent in enumerate(parents.tolist()):
+        if parent >= 0:
+            among[row] = among[parent]
+        among[row, row] = 0
     return torch.from_numpy(mask)
 
 
@@ -109,10 +120,10 @@ def _gathered_rows(segment: Segment, page_size: int) -> int:
     return max(len(segment.page_ids) * page_size, segment.prefix_len + segment.end - segment.first)
 
 
-def _extensions(segments: list[Segment]) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    extended = [(s, s.start + s.prefix_len) for s in segments if s.start is not None]
-    if not extended:
-        return None, None
-    rows = torch.cat([torch.arange(s.first, s.end) for s, _ in extended])
-    slots = torch.cat([torch.arange(slot, slot + s.end - s.first) for s, slot in extended])
-    return rows, slots
+def _extension_slots(segments: list[Segment], rows: int) -> NDArray[np.int64]:
+    slots = np.full(rows, -1, np.int64)
+    for segment in segments:
+        if segment.start is not None:
+            first = segment.start + segment.prefix_len
+            slots[segment.first : segment.end] = np.arange(first, first + segment.end - segment.first)
+    return slots

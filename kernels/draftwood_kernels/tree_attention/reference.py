@@ -27,11 +27,9 @@ def tree_attention(
 
 def extend_pages(fresh: torch.Tensor, pages: torch.Tensor, layout: AttentionLayout) -> None:
     """Rows of segments whose pages have room behind the prefix go there."""
-    if layout.extension_slots is None:
-        return
-    assert layout.extension_rows is not None
-    extending = fresh if len(layout.extension_rows) == len(fresh) else fresh.index_select(0, layout.extension_rows)
-    pages.index_copy_(0, layout.extension_slots, extending)
+    if len(layout.extension_rows):
+        extending = fresh if len(layout.extension_rows) == len(fresh) else fresh.index_select(0, layout.extension_rows)
+        pages.index_copy_(0, layout.extension_slots, extending)
 
 
 def side_by_side(

@@ -5,9 +5,11 @@ import pytest
 
 from draftwood_kernels.sample import SamplingParams
 from draftwood_verifier import commit
+from draftwood_verifier.backlog import Backlog
 from draftwood_verifier.plan import Path
-from draftwood_verifier.sequence import DraftMode, FinishReason, Sequence
+from draftwood_verifier.sequence import Draft, DraftMode, FinishReason, Sequence
 from draftwood_wire.tree import TokenTree
+from tests.unit.verifier.test_scheduler import Quiet
 
 STOP = 9
 
@@ -81,3 +83,14 @@ def test_counters_add_up() -> None:
     assert (sequence.proposed_nodes, sequence.accepted_nodes) == (8, 2)
     assert len(sequence.tokens) - 3 == 1 + sequence.rounds + sequence.accepted_nodes
     assert sequence.computed == len(sequence.tokens) - 1
+
+
+@pytest.mark.parametrize("rerooted", [True, False])
+def test_a_draft_is_on_record_whole_unless_it_was_about_an_earlier_length(rerooted: bool) -> None:
+    sequence = make_sequence(max_tokens=10)
+    backlog = Backlog(sequence.tokens, features_from=0, prefilled=True)
+    sequence.draft = Draft(Quiet(), backlog=backlog, node_limit=8, lagging=False)
+    sequence.draft.tree, sequence.draft.rerooted = make_tree(5), rerooted
+    record = commit.decide(sequence, Path(tokens=[5], rows=[0]), tree=make_tree(2))
+    assert record.nodes_verified == 2
+    assert record.draft is (None if rerooted else sequence.draft.tree)

@@ -12,7 +12,8 @@ from draftwood_verifier.pace import Pace
 from draftwood_verifier.record import StepRecord
 from draftwood_verifier.scheduler import Segment, SegmentKind
 from draftwood_verifier.sequence import Sequence
-from tests.unit.verifier.test_rounds import PLAIN, commit, sequence
+from draftwood_wire.tree import TokenTree
+from tests.unit.verifier.test_rounds import PLAIN, TREE, commit, sequence
 
 PAUSE_S, STEP_S = 0.003, 0.05
 DECISION = Decision(nodes=3, rate=30.0, plain_rate=20.0)
@@ -69,6 +70,18 @@ def test_a_step_teaches_what_so_many_nodes_cost() -> None:
     costs = steps.policy.costs
     assert costs.cost(1, 3, 100) == pytest.approx(STEP_S, rel=0.1)
     assert costs.cost(1, 0, 100) < 0.9 * STEP_S  # of plain steps nothing was seen
+
+
+@pytest.mark.parametrize("kind", [SegmentKind.DECODE, SegmentKind.PREFILL])
+def test_a_draft_teaches_what_all_its_nodes_were_worth(kind: SegmentKind, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = Steps()
+    lessons: list[tuple[TokenTree, list[int], bool]] = []
+    monkeypatch.setattr(
+        steps.policy.calibration, "observe", lambda tree, tokens, *, sampled: lessons.append((tree, tokens, sampled))
+    )
+    drafted = dataclasses.replace(steps.plain(), draft=TREE)  # of which nothing was looked at
+    steps.step(drafted, steps.plain(), kind=kind)
+    assert lessons == [(TREE, drafted.tokens, False)]
 
 
 def test_the_time_between_two_plain_steps_is_a_pause() -> None:

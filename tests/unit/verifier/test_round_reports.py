@@ -29,6 +29,7 @@ def make_commit(*, waited: bool, asked_at: float, answered_at: float) -> Commit:
         rows=[0],
         cut=0,
         tree=EMPTY_TREE,
+        draft=None,
         nodes=[0],
         has_drafter=True,
         asked_at=asked_at,

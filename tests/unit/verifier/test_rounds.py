@@ -55,6 +55,7 @@ def commit(**fields: Any) -> Commit:
         "rows": [0, 2, 3],
         "cut": 0,
         "tree": TREE,
+        "draft": None,
         "nodes": [0, 2, 3],
         "has_drafter": True,
         "waited": True,

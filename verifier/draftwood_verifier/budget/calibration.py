@@ -73,17 +73,18 @@ class Calibration:
 
     def observe(self, tree: TokenTree, tokens: list[int], *, sampled: bool) -> None:
         """The tokens that came after the tree's root, as far as they are known."""
-        shape = tree.shape
+        shape, token_ids = tree.shape, tree.token_ids.tolist()
+        everything = self._all[sampled]
         node = 0
         for token in tokens:
             found = 0
             for child in shape.children[node]:
                 entry = child - 1
-                right = int(tree.token_ids[entry]) == token
+                right = token_ids[entry] == token
                 found = child if right else found
                 like = self._like(sampled, shape.parent_on_spine[entry], shape.depths[child], shape.ranks[entry])
                 like.count(shape.confidence[entry], right)
-                self._all[sampled].count(shape.confidence[entry], right)
+                everything.count(shape.confidence[entry], right)
             if not found:
                 return
             node = found

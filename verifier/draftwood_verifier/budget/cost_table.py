@@ -8,7 +8,7 @@ one that is run all the time mostly for all. Plain lists: arrays of this size ta
 
 from bisect import bisect_right
 from dataclasses import dataclass
-from itertools import accumulate, product
+from itertools import accumulate
 
 # Draft nodes of a whole step at which costs are known and between which the budget chooses.
 NODE_EDGES = (0, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
@@ -24,6 +24,8 @@ _PRIOR_STEP_S = 2e-3
 _PRIOR_ROW_S = 5e-5
 
 Seconds = list[list[list[float]]]
+# Two neighbouring grid lines and their weights.
+_Weighted = tuple[tuple[int, float], tuple[int, float]]
 
 
 def batch_axis(max_batch: int) -> tuple[int, ...]:
@@ -52,9 +54,8 @@ class CostTable:
 
     def curve(self, sequences: int, context: float) -> list[float]:
         """Seconds at each of `axes.nodes`, never falling; index 0 is the plain step."""
-        corners = _corners(self.axes.context, context, self.axes.sequences, sequences)
         seconds, weights = [0.0] * len(self.axes.nodes), [_UNSEEN] * len(self.axes.nodes)
-        for i, j, weight in corners:
+        for i, j, weight in _corners(self.axes.context, context, self.axes.sequences, sequences):
             line, seen = self.seconds[i][j], self._seen[i][j]
             for k in range(len(seconds)):
                 seconds[k] += weight * line[k]
@@ -63,25 +64,29 @@ class CostTable:
 
     def cost(self, sequences: int, nodes: int, context: float) -> float:
         """Seconds of one step."""
-        return self.scale * self._unscaled(sequences, nodes, context)
+        corners = _corners(self.axes.context, context, self.axes.sequences, sequences)
+        return self.scale * self._mean(corners, _between(self.axes.nodes, nodes))
 
     def observe(self, sequences: int, nodes: int, context: float, seconds: float) -> None:
         """Learn from a step."""
-        base = self._unscaled(sequences, nodes, context)
+        corners = _corners(self.axes.context, context, self.axes.sequences, sequences)
+        places = _between(self.axes.nodes, nodes)
+        base = self._mean(corners, places)
         surprise = min(seconds / (self.scale * base), _MOST) - 1
         # Beyond the grid the nearest line learns.
-        corners = [
-            (i, j, k, max(weight, 0.0) * max(node_weight, 0.0))
-            for i, j, weight in _corners(self.axes.context, context, self.axes.sequences, sequences)
-            for k, node_weight in _between(self.axes.nodes, nodes)
+        learning = [
+            (self.seconds[i][j], self._seen[i][j], k, weight * node_weight)
+            for i, j, weight in corners
+            if weight > 0
+            for k, node_weight in places
+            if node_weight > 0
         ]
-        seen = sum(self._seen[i][j][k] * weight for i, j, k, weight in corners)
-        own = max(_OWN_RATE, 1 / (2 + seen))
+        own = max(_OWN_RATE, 1 / (2 + sum(seen[k] * weight for _, seen, k, weight in learning)))
         self.scale *= 1 + (1 - own) * _SCALE_RATE * surprise
-        share = own * surprise * base / sum(weight * weight for *_, weight in corners)
-        for i, j, k, weight in corners:
-            self.seconds[i][j][k] = max(_SHORTEST_S, self.seconds[i][j][k] + share * weight)
-            self._seen[i][j][k] += weight
+        share = own * surprise * base / sum(weight * weight for *_, weight in learning)
+        for line, seen, k, weight in learning:
+            line[k] = max(_SHORTEST_S, line[k] + share * weight)
+            seen[k] += weight
 
     def settled(self) -> Seconds:
         """`seconds` without contradictions: more nodes never take less."""
@@ -90,11 +95,14 @@ class CostTable:
             for plane, seen_plane in zip(self.seconds, self._seen, strict=True)
         ]
 
-    def _unscaled(self, sequences: int, nodes: int, context: float) -> float:
-        (low, low_weight), (high, high_weight) = _between(self.axes.nodes, nodes)
-        corners = _corners(self.axes.context, context, self.axes.sequences, sequences)
-        lines = ((self.seconds[i][j], weight) for i, j, weight in corners)
-        return max(_SHORTEST_S, sum(w * (low_weight * s[low] + high_weight * s[high]) for s, w in lines))
+    def _mean(self, corners: list[tuple[int, int, float]], places: _Weighted) -> float:
+        """Seconds at scale 1."""
+        (low, low_weight), (high, high_weight) = places
+        mean = 0.0
+        for i, j, weight in corners:
+            line = self.seconds[i][j]
+            mean += weight * (low_weight * line[low] + high_weight * line[high])
+        return max(_SHORTEST_S, mean)
 
 
 def _never_falling(line: list[float]) -> list[float]:
@@ -116,10 +124,10 @@ def _settled(line: list[float], weights: list[float]) -> list[float]:
 
 
 def _corners(one: tuple[int, ...], x: float, other: tuple[int, ...], y: float) -> list[tuple[int, int, float]]:
-    return [(i, j, v * w) for (i, v), (j, w) in product(_between(one, x), _between(other, y))]
+    return [(i, j, v * w) for i, v in _between(one, x) for j, w in _between(other, y)]
 
 
-def _between(axis: tuple[int, ...], x: float) -> tuple[tuple[int, float], tuple[int, float]]:
+def _between(axis: tuple[int, ...], x: float) -> _Weighted:
     """The grid lines around x and their weights; outside the grid one of them is negative."""
     if len(axis) == 1:
         return (0, 1.0), (0, 0.0)

@@ -132,18 +132,14 @@ class Policy:
         self._rounds += 1
         return self._while_speculating(batch) if self.speculating else self._while_plain(batch)
 
-    def plain_rate(self, batch: Batch) -> float:
-        """Predicted tokens a second without any draft."""
-        curve = self.costs.curve(batch.sequences, batch.context)
-        return batch.sequences / (curve[0] + self._pause_s(batch.sequences))
-
-    def speculative_rate(self, batch: Batch, *, wait_share: float = 1.0) -> float:
-        """Predicted tokens a second with drafts for all in mode auto, at the best number of nodes."""
+    def rates(self, batch: Batch, *, wait_share: float = 1.0) -> tuple[float, float]:
+        """Predicted tokens a second: without any draft, and with drafts for all in mode auto at the best size."""
+        curve, pause_s = np.array(self.costs.curve(batch.sequences, batch.context)), self._pause_s(batch.sequences)
         accepted = batch.auto * self.profile.tokens(self._edges / max(1, batch.auto), batch.sampled)
         # The loop's own time passes in any case.
-        wait_s = max(wait_share * self._wait_s(batch.auto), self._pause_s(batch.sequences))
-        seconds = np.array(self.costs.curve(batch.sequences, batch.context)) + wait_s
-        return float(((batch.sequences + accepted) / seconds).max())
+        wait_s = max(wait_share * self._wait_s(batch.auto), pause_s)
+        plain_rate = batch.sequences / (curve[0] + pause_s)
+        return float(plain_rate), float(((batch.sequences + accepted) / (curve + wait_s)).max())
 
     def choose(
         self, trees: list[TokenTree], sampled: list[bool], batch: Batch, *, pinned_nodes: int, waited: bool
@@ -216,7 +212,8 @@ class Policy:
         # A trial was promised something for a batch of its size; the first one is for whatever comes.
         if self._on_trial and self._size in (None, _size(batch.auto)):
             return Ask.DRAFT
-        if self.speculative_rate(batch) >= self.plain_rate(batch) * (1 + self.shortfall(batch.sequences) / 2):
+        plain, speculative = self.rates(batch)
+        if speculative >= plain * (1 + self.shortfall(batch.sequences) / 2):
             return Ask.DRAFT
         self._pause = min(2 * self._pause, _LONGEST_PAUSE) if self._rounds <= _LONGEST_TRIAL else _FIRST_PAUSE
         self._turn(on=False, batch=batch)
@@ -230,8 +227,8 @@ class Policy:
         if resized:
             self._pause, self._hope = _FIRST_PAUSE, 1.0
         self.profile.score_again(self.calibration)
-        wanted = self.plain_rate(batch) * (1 + self.shortfall(batch.sequences))
-        if self.speculative_rate(batch, wait_share=self._hope) > wanted:
+        plain, speculative = self.rates(batch, wait_share=self._hope)
+        if speculative > plain * (1 + self.shortfall(batch.sequences)):
             self._turn(on=True, batch=batch)
             return Ask.DRAFT
         self._hope *= _HOPE
@@ -240,14 +237,15 @@ class Policy:
         return Ask.NOTHING if self._clock - self._seen_at < _FRESH_ROUNDS else Ask.PROBE
 
     def _turn(self, *, on: bool, batch: Batch) -> None:
+        plain, speculative = self.rates(batch)
         _LOG.debug(
             "speculation %s after %d rounds: %d sequences, %.0f context, predicted %.1f tokens/s against %.1f plain",
             "on" if on else "off",
             self._rounds,
             batch.sequences,
             batch.context,
-            self.speculative_rate(batch),
-            self.plain_rate(batch),
+            speculative,
+            plain,
         )
         self.speculating = on
         self.grouping.start_over()

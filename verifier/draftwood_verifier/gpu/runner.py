@@ -173,8 +173,7 @@ class GpuRunner(Runner):
     @torch.inference_mode()
     def commit(self, plan: CommitPlan) -> None:
         """What the step has not committed itself: prefill, and all that the host decides."""
-        left = ~self._committed[plan.rows]
-        super().commit(CommitPlan(rows=plan.rows[left], slots=plan.slots[left]))
+        self._move(plan, ~self._committed[plan.rows])
 
     def set_feature_layers(self, layer_ids: tuple[int, ...]) -> None:
         before = self._feature_layers
