@@ -58,6 +58,45 @@ def test_the_end_of_the_oldest_prefix_is_evicted_first() -> None:
     assert [len(cache.match([*tokens, 0])[0]) for tokens in (old, new)] == [1, 2]
 
 
+def keep(allocator: PageAllocator, pages: list[int]) -> None:
+    """Let go of pages whose content may be wanted again."""
+    for page in pages:
+        allocator.index(page)
+    allocator.release(pages)
+
+
+def test_pages_lie_side_by_side_where_enough_free_ones_do() -> None:
+    allocator = PageAllocator(12)
+    first, held, last = (allocator.allocate(size) for size in (3, 3, 6))
+    assert [*first, *held, *last] == list(range(12))
+    allocator.release(first)
+    allocator.release(last)
+    assert allocator.allocate(4) == [6, 7, 8, 9]
+    assert allocator.allocate(4) == [0, 1, 2, 10]
+
+
+def test_what_was_let_go_long_ago_makes_room_for_neighbours() -> None:
+    allocator = PageAllocator(12)
+    evicted: list[int] = []
+    allocator.on_evict = evicted.append
+    pages = allocator.allocate(12)
+    for some in (pages[1:2], pages[4:8], pages[:1], pages[2:4], pages[8:]):
+        keep(allocator, some)
+    assert allocator.allocate(4) == evicted == [4, 5, 6, 7]  # page 1 is older, and alone
+    allocator.check_ledger([[4, 5, 6, 7]])
+
+
+def test_nothing_new_is_evicted_for_the_sake_of_neighbours() -> None:
+    allocator = PageAllocator(12)
+    pages = allocator.allocate(12)
+    old, new = pages[::3], sorted({*pages} - {*pages[::3]})
+    keep(allocator, old)
+    keep(allocator, new)
+    assert allocator.allocate(4) == old
+    # Every run holds something new, and so the pages that are left: the end of the newer prefix goes first.
+    assert allocator.allocate(2) == [10, 11]
+
+
 def test_only_full_pages_are_published() -> None:
     allocator = PageAllocator(4)
     cache = PrefixCache(allocator, 4)
