@@ -23,6 +23,7 @@ class Pace:
         else:
             self._policy.saw_mixed_step(record.finished_at)
             self._previous = None
+        self._policy.look_ahead()
 
     def _time(self, previous: StepRecord | None, record: StepRecord) -> None:
         """What a step took that only decodes, and how long it came after one that did the same."""

@@ -29,6 +29,16 @@ def test_a_linear_machine_is_read_exactly_inside_and_beyond_the_grid(
     assert curve == pytest.approx([linear(sequences, n, context) for n in AXES.nodes])
 
 
+def test_a_curve_is_worked_out_once_between_two_steps() -> None:
+    table = linear_table()
+    first = table.curve(2, 10)
+    assert table.curve(2, 20) is first
+    assert table.curve(2, 90)[0] > first[0]
+    assert table.curve(3, 10)[0] > first[0]
+    table.observe(2, 0, 10, 2 * first[0])
+    assert table.curve(2, 10)[0] > first[0]
+
+
 def test_one_line_of_context_means_that_it_does_not_matter() -> None:
     axes = Axes(sequences=(1, 2), nodes=(0, 4), context=(32,))
     table = CostTable(axes, [[[1.0, 2.0], [3.0, 4.0]]])

@@ -127,6 +127,29 @@ def test_speculation_that_was_promised_for_few_is_no_trial_for_many() -> None:
     assert Ask.DRAFT not in Machine(policy, wait_s=0.2, right=3, batch=8).rounds(10)
 
 
+def test_what_is_foreseen_holds_for_one_round_of_as_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = make_policy()
+    machine = Machine(policy, wait_s=0.002, right=3, batch=4)
+    machine.rounds(40)
+    policy.look_ahead()
+    seen: list[Batch] = []
+
+    def rates(batch: Batch) -> tuple[float, float]:
+        seen.append(batch)
+        return 1.0, 2.0
+
+    monkeypatch.setattr(policy, "rates", rates)
+    others = dataclasses.replace(machine.batch, sequences=5)
+    assert policy.next_ask(machine.batch) is Ask.DRAFT
+    assert not seen
+    policy.next_ask(machine.batch)
+    assert seen == [machine.batch]
+    policy.look_ahead()
+    policy.look_ahead()
+    policy.next_ask(others)
+    assert seen == [machine.batch, machine.batch, others]
+
+
 def test_a_machine_that_slows_down_is_no_reason_to_speculate() -> None:
     policy = make_policy()
     machine = Machine(policy, wait_s=0.03, right=3)  # four tokens take as long as four plain steps

@@ -19,6 +19,8 @@ _MOST = 1.5
 # What a point that was never run weighs against one that was run once, where they contradict each other.
 _UNSEEN = 0.1
 _SHORTEST_S = 1e-6
+# Tokens of context within which one curve speaks for all.
+_ALIKE = 64
 # Before anything is known: a fixed part, and so much for every row.
 _PRIOR_STEP_S = 2e-3
 _PRIOR_ROW_S = 5e-5
@@ -50,17 +52,15 @@ class CostTable:
         self.scale = 1.0
         prior = [[_PRIOR_STEP_S + _PRIOR_ROW_S * (s + n) for n in axes.nodes] for s in axes.sequences]
         self.seconds = [[_never_falling(line) for line in plane] for plane in seconds or [prior] * len(axes.context)]
+        self._curves: dict[tuple[int, int], list[float]] = {}  # since the last step
         self._seen = [[[0.0] * len(axes.nodes) for _ in axes.sequences] for _ in axes.context]  # steps at each point
 
     def curve(self, sequences: int, context: float) -> list[float]:
-        """Seconds at each of `axes.nodes`, never falling; index 0 is the plain step."""
-        seconds, weights = [0.0] * len(self.axes.nodes), [_UNSEEN] * len(self.axes.nodes)
-        for i, j, weight in _corners(self.axes.context, context, self.axes.sequences, sequences):
-            line, seen = self.seconds[i][j], self._seen[i][j]
-            for k in range(len(seconds)):
-                seconds[k] += weight * line[k]
-                weights[k] += abs(weight) * seen[k]
-        return [max(_SHORTEST_S, self.scale * value) for value in _settled(seconds, weights)]
+        """Seconds at each of `axes.nodes`, never falling; index 0 is the plain step. Not to be written to."""
+        key = sequences, int(context) // _ALIKE
+        if key not in self._curves:
+            self._curves[key] = self._curve(sequences, context)
+        return self._curves[key]
 
     def cost(self, sequences: int, nodes: int, context: float) -> float:
         """Seconds of one step."""
@@ -69,6 +69,7 @@ class CostTable:
 
     def observe(self, sequences: int, nodes: int, context: float, seconds: float) -> None:
         """Learn from a step."""
+        self._curves.clear()
         corners = _corners(self.axes.context, context, self.axes.sequences, sequences)
         places = _between(self.axes.nodes, nodes)
         base = self._mean(corners, places)
@@ -94,6 +95,15 @@ class CostTable:
             [_settled(line, [_UNSEEN + n for n in seen]) for line, seen in zip(plane, seen_plane, strict=True)]
             for plane, seen_plane in zip(self.seconds, self._seen, strict=True)
         ]
+
+    def _curve(self, sequences: int, context: float) -> list[float]:
+        seconds, weights = [0.0] * len(self.axes.nodes), [_UNSEEN] * len(self.axes.nodes)
+        for i, j, weight in _corners(self.axes.context, context, self.axes.sequences, sequences):
+            line, seen = self.seconds[i][j], self._seen[i][j]
+            for k in range(len(seconds)):
+                seconds[k] += weight * line[k]
+                weights[k] += abs(weight) * seen[k]
+        return [max(_SHORTEST_S, self.scale * value) for value in _settled(seconds, weights)]
 
     def _mean(self, corners: list[tuple[int, int, float]], places: _Weighted) -> float:
         """Seconds at scale 1."""

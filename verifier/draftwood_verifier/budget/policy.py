@@ -99,6 +99,9 @@ class Policy:
         self._size: int | None = None  # of the batch that the last decision was about
         self._hope = 1.0  # share of the wait that the next look believes in
         self._outcomes: dict[int, _Outcomes] = {}  # by size
+        self._arrived: list[_Arrival] = []  # trees that the profile does not know of yet
+        self._drafted: Batch | None = None  # that the last round asked drafts for, and is yet to be looked ahead of
+        self._foreseen: tuple[Batch, tuple[float, float]] | None = None  # what to expect of such a batch
 
     def shortfall(self, sequences: int) -> float:
         """By how much speculation has given less than was promised to a batch of this size, as a share."""
@@ -125,15 +128,25 @@ class Policy:
         self._rounds, self._timed, self._pause, self._size = 0, 0, _FIRST_PAUSE, None
         self._hope = 1.0
         self._outcomes.clear()
+        self._drafted = self._foreseen = None
 
     def next_ask(self, batch: Batch) -> Ask:
         """For the round to come."""
         self._clock += 1
         self._rounds += 1
-        return self._while_speculating(batch) if self.speculating else self._while_plain(batch)
+        ask = self._while_speculating(batch) if self.speculating else self._while_plain(batch)
+        self._drafted = batch if ask is Ask.DRAFT else None
+        return ask
+
+    def look_ahead(self) -> None:
+        """While drafts are under way: what `choose` and `next_ask` would have to work out while somebody waits."""
+        if self._drafted is not None:
+            self._foreseen = self._drafted, self.rates(self._drafted)
+            self._drafted = None
 
     def rates(self, batch: Batch, *, wait_share: float = 1.0) -> tuple[float, float]:
         """Predicted tokens a second: without any draft, and with drafts for all in mode auto at the best size."""
+        self._take_in()
         curve, pause_s = np.array(self.costs.curve(batch.sequences, batch.context)), self._pause_s(batch.sequences)
         accepted = batch.auto * self.profile.tokens(self._edges / max(1, batch.auto), batch.sampled)
         # The loop's own time passes in any case.
@@ -160,7 +173,7 @@ class Policy:
 
     def saw_tree(self, tree: TokenTree, *, sampled: bool, asked: int) -> None:
         """One of the trees that were `asked` for together has come, in time or not."""
-        self.profile.observe(tree, self.calibration, sampled=sampled, asked=asked, round_number=self._clock)
+        self._arrived.append(_Arrival(tree, sampled, asked, self._clock))
         self._seen_at = self._clock
         if not self.speculating:
             self._next_look = min(self._next_look, self._rounds + _ANSWERED_ROUNDS)
@@ -202,6 +215,20 @@ class Policy:
     def _pause_s(self, sequences: int) -> float:
         return self.costs.scale * self.pauses.seconds(sequences)
 
+    def _expected(self, batch: Batch) -> tuple[float, float]:
+        """`rates`, which for a batch like the last one are known from the round before."""
+        foreseen, self._foreseen = self._foreseen, None
+        if foreseen and (foreseen[0].auto, foreseen[0].sequences) == (batch.auto, batch.sequences):
+            return foreseen[1]
+        return self.rates(batch)
+
+    def _take_in(self) -> None:
+        for each in self._arrived:
+            self.profile.observe(
+                each.tree, self.calibration, sampled=each.sampled, asked=each.asked, round_number=each.round_number
+            )
+        self._arrived.clear()
+
     @property
     def _on_trial(self) -> bool:
         return self._timed < _TRIAL_ROUNDS and self._rounds < _LONGEST_TRIAL
@@ -212,7 +239,7 @@ class Policy:
         # A trial was promised something for a batch of its size; the first one is for whatever comes.
         if self._on_trial and self._size in (None, _size(batch.auto)):
             return Ask.DRAFT
-        plain, speculative = self.rates(batch)
+        plain, speculative = self._expected(batch)
         if speculative >= plain * (1 + self.shortfall(batch.sequences) / 2):
             return Ask.DRAFT
         self._pause = min(2 * self._pause, _LONGEST_PAUSE) if self._rounds <= _LONGEST_TRIAL else _FIRST_PAUSE
@@ -226,6 +253,7 @@ class Policy:
         self._size = _size(batch.auto)
         if resized:
             self._pause, self._hope = _FIRST_PAUSE, 1.0
+        self._take_in()
         self.profile.score_again(self.calibration)
         plain, speculative = self.rates(batch, wait_share=self._hope)
         if speculative > plain * (1 + self.shortfall(batch.sequences)):
@@ -253,6 +281,16 @@ class Policy:
         self._next_look = self._pause
         self._size = _size(batch.auto)
         self._hope = _HOPE
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrival:
+    """One of the trees that were `asked` for together."""
+
+    tree: TokenTree
+    sampled: bool
+    asked: int
+    round_number: int
 
 
 @dataclass(slots=True)
