@@ -106,6 +106,22 @@ def test_what_was_held_back_comes_whole_when_drafts_are_wanted_again(monkeypatch
     run(body())
 
 
+def test_a_budget_that_cannot_learn_costs_no_request_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise RuntimeError("no lesson")
+
+    async def body() -> None:
+        target = FakeTarget(pages=256, page_size=4)
+        async with serving(target=target, pages=256) as harness, harness.drafter(oracle_script(target)):
+            policy = await joined(harness)
+            monkeypatch.setattr(policy.calibration, "observe", fails)
+            reply = await harness.generate(PROMPT, 40, **AUTO)
+            assert reply.tokens == target.plain(PROMPT, 40)
+            assert reply.usage.accepted_nodes > 0
+
+    run(body())
+
+
 @contextlib.asynccontextmanager
 async def never_asking(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Harness, ScriptedDrafter]]:
     """A verifier that has a drafter, and never asks it for a draft in mode auto."""

@@ -240,9 +240,13 @@ class Engine:
         return [rounds.decide(sequence, path, tree=tree) for sequence, path, tree in drawn if not sequence.done]
 
     def _learn(self) -> None:
-        """The budget, from what the last steps took and gave."""
+        """The budget, from what the last steps took and gave; nobody's request is worse off when it can't."""
         while self._unlearned:
-            self._pace.step_done(self._unlearned.popleft())
+            record = self._unlearned.popleft()
+            try:
+                self._pace.step_done(record)
+            except Exception:
+                _LOG.exception("the budget learned nothing from step %d", record.number)
 
     def _settle(self, commit: Commit) -> None:
         """Make a round true: tokens, cache keys, the client's stream."""

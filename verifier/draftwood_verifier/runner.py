@@ -66,9 +66,8 @@ class Runner:
         self._feature_layers: tuple[int, ...] = ()
         self._features: dict[int, torch.Tensor] = {}
         self._rows = 0
-        self._slots: NDArray[np.int64] = np.zeros(
-            0, np.int64
-        )  # where the step's rows are already, -1: in scratch alone
+        # Where the step's rows are already; -1: in scratch alone.
+        self._slots: NDArray[np.int64] = np.zeros(0, np.int64)
 
     @property
     def device_s(self) -> float:
