@@ -151,7 +151,7 @@ def test_features_while_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None
         target = AheadTarget(pages=256, page_size=4)
         async with serving(target=target, pages=256) as harness, harness.drafter(oracle_script(target)) as drafter:
             policy, verdict = await joined(harness), Ask.NOTHING
-            policy.speculating, policy._next_look = False, 10**6
+            policy.speculating, policy._outlooks[0].next_look = False, 10**6
             monkeypatch.setattr(policy, "next_ask", lambda _: verdict)
             call = harness.stub.Generate(request(PROMPT, 60, mode=sampling_pb2.SPECULATION_MODE_AUTO))
             tokens: list[int] = []

@@ -145,17 +145,24 @@ class DrafterPool:
             assert commit.sequence.draft is not None, "a session without a drafter has nobody to tell"
             commit.sequence.draft.backlog.hold_tokens(commit.round, commit.tokens, rows, commit.nodes_verified)
 
-    def ask(self, commits: list[Commit], batch: Batch) -> None:
-        """Tell the drafters what they should know after these commits, and ask them for trees."""
+    def ask(self, commits: list[Commit], batch_of_all: Callable[[], Batch]) -> None:
+        """Tell the drafters what they should know after these commits, and ask them for trees.
+
+        `batch_of_all`: those and whoever else decodes in the next round; to be counted only where it matters.
+        """
         auto = [c for c in commits if c.sequence.adaptive]
-        verdict = self.policy.next_ask(batch) if auto else Ask.NOTHING
+        verdict, wait_s = Ask.NOTHING, 0.0
+        if auto and not self.policy.sleep_on(len(auto)):
+            batch = batch_of_all()
+            verdict = self.policy.next_ask(batch)
+            if verdict is Ask.DRAFT:
+                wait_s = self.policy.wait_limit_s(batch.auto, self._wait_s)
         chosen = [c for c in commits if not c.sequence.adaptive]
         if verdict is Ask.DRAFT:
             chosen = commits
         elif verdict is Ask.PROBE:
             chosen += _spread(sorted(auto, key=_held_bytes))
         now = time.monotonic()
-        wait_s = self.policy.wait_limit_s(batch.auto, self._wait_s) if verdict is Ask.DRAFT else 0.0
         for commit in chosen:
             _draft_of(commit).ask(
                 commit.base_len + len(commit.tokens),

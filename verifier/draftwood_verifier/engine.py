@@ -274,7 +274,7 @@ class Engine:
                 self.drafters.hold_commits(own, self.runner.features(rows, link.layer_ids))
                 told += own
         if told:
-            self.drafters.ask(told, self.scheduler.batch([commit.sequence for commit in told]))
+            self.drafters.ask(told, lambda: self.scheduler.batch([commit.sequence for commit in told]))
 
     def _hold_chunk(self, segment: Segment) -> None:
         sequence, draft = segment.sequence, segment.sequence.draft

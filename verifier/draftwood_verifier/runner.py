@@ -113,10 +113,15 @@ class Runner:
     @torch.inference_mode()
     def features(self, rows: NDArray[np.int32], layer_ids: tuple[int, ...]) -> NDArray[np.float32]:
         """[rows, len(layer_ids) * hidden] of the last execute. Raises KeyError for a layer it did not keep."""
-        index = torch.from_numpy(rows).to(self._device)
-        chosen = torch.cat([self._features[layer].index_select(0, index) for layer in layer_ids], dim=1)
-        array: NDArray[np.float32] = chosen.float().cpu().numpy()
-        return array
+        kept = [self._features[layer] for layer in layer_ids]
+        if self._device.type != "cpu":
+            index = torch.from_numpy(rows).to(self._device)
+            array: NDArray[np.float32] = (
+                torch.cat([layer.index_select(0, index) for layer in kept], 1).float().cpu().numpy()
+            )
+            return array
+        # Every step of a drafter that is left alone comes by here, and NumPy takes half as long over so little.
+        return np.concatenate([layer.float().numpy().take(rows, axis=0) for layer in kept], axis=1)
 
     def _move(self, plan: CommitPlan, chosen: NDArray[np.bool_]) -> None:
         """KV of the chosen rows goes from scratch to its slots."""

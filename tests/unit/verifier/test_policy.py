@@ -114,6 +114,33 @@ def test_a_smaller_batch_is_a_reason_to_think_again() -> None:
     assert alone.rounds(40).count(Ask.DRAFT) > 15
 
 
+def test_a_load_that_swings_between_two_sizes_is_no_news_at_either() -> None:
+    policy = make_policy()
+    few = Machine(policy, wait_s=0.002, right=0, batch=1)
+    many = Machine(policy, wait_s=0.002, right=0, batch=8)
+    asks: list[Ask] = []
+    for _ in range(50):
+        asks += few.rounds(20) + many.rounds(20)
+    assert asks.count(Ask.DRAFT) <= 30
+    assert 1 <= asks.count(Ask.PROBE) <= 10
+
+
+def test_rounds_without_a_thought_are_slept_through() -> None:
+    policy = make_policy()
+    assert not policy.sleep_on(1)
+    machine = Machine(policy, wait_s=0.2, right=3)
+    while policy.speculating:
+        machine.round()
+    slept = 0
+    while policy.sleep_on(1):
+        assert policy.resting == (slept < 30)
+        slept += 1
+    # A trial that failed at once doubles the first pause; the round in which the time has come is no sleep.
+    assert slept == 31
+    assert not policy.sleep_on(1)
+    assert machine.rounds(1) == [Ask.PROBE]
+
+
 def test_speculation_that_was_promised_for_few_is_no_trial_for_many() -> None:
     policy = make_policy()
     policy.waits.observe(1, 0.002)

@@ -344,13 +344,17 @@ def test_nothing_is_behind_a_session_that_may_get_a_tree() -> None:
     assert scheduler.behind(step) is None
     sequence.mode = DraftMode.AUTO
     assert scheduler.behind(step) is None
-    scheduler.policy.speculating, scheduler.policy._next_look = False, 5
+    scheduler.policy.speculating = False
+    assert scheduler.policy.sleep_on(1)
     assert scheduler.behind(step) is not None
     own.tree = chain_of(2)
     assert scheduler.behind(step) is None
     own.tree, own.replay = None, range(2)
     assert scheduler.behind(step) is None
-    own.replay, scheduler.policy._next_look = None, 1  # the next round thinks again
+    own.replay = None
+    assert scheduler.behind(step) is not None
+    while scheduler.policy.sleep_on(1):
+        pass  # until the next round thinks again
     assert scheduler.behind(step) is None
 
 

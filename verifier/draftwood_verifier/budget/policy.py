@@ -8,6 +8,7 @@ the tokens committed meanwhile tell what the trees were worth, and how long they
 import enum
 import logging
 import math
+from collections import defaultdict
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +18,7 @@ from draftwood_verifier.budget.calibration import Calibration
 from draftwood_verifier.budget.cost_table import CostTable
 from draftwood_verifier.budget.gaps import GapTable
 from draftwood_verifier.budget.grouping import Grouping
+from draftwood_verifier.budget.outlook import Outlook
 from draftwood_verifier.budget.profile import Profile
 from draftwood_wire.tree import TokenTree
 
@@ -24,19 +26,11 @@ _LOG = logging.getLogger(__name__)
 # Rounds whose drafts were timed that speculation gets to show what it gives, once it is on; and rounds in any case.
 # Not all can be timed: prompts run along, or the drafter has to catch up first.
 _TRIAL_ROUNDS, _LONGEST_TRIAL = 6, 24
-# Plain rounds before the next look at what drafting would give, enough to refresh the plain side of the costs; they
-# double while it would give too little.
-_FIRST_PAUSE = 16
-_LONGEST_PAUSE = 4096
 # Rounds for which the last trees speak: a look sooner than that needs no new ones. Looks are few, and texts change:
-# their first tokens are the hardest to guess. Rounds from an answer to the look at it.
+# their first tokens are the hardest to guess.
 _FRESH_ROUNDS = 12
-_ANSWERED_ROUNDS = 8
-# Sooner than this a change of the batch is not a reason to think again.
+# Sooner than this after speculation went off, a change of the batch is not a reason to think again.
 _SHORTEST_PAUSE = 16
-# Waits seen from outside, beside plain steps, are longer than real ones, and what was known of them gets old: with
-# every look that was in vain a smaller share of them has to pay for a trial.
-_HOPE = 0.7
 # Rounds between two plain ones that keep the plain side of the costs fresh.
 _PLAIN_EVERY = 96
 _LEAST_SHORTFALL, _MOST_SHORTFALL = 0.02, 0.2
@@ -92,13 +86,11 @@ class Policy:
         self._seen_at = 0  # when the last tree came
         self._late_since = -math.inf  # time.monotonic of the last ask of which an answer came late
         self._mixed_at = -math.inf  # time.monotonic of the last step that did not only decode
-        self._rounds = 0  # since speculation went on or off
-        self._timed = 0  # of them, those whose wait was timed
-        self._pause = _FIRST_PAUSE
-        self._next_look = 0
-        self._size: int | None = None  # of the batch that the last decision was about
-        self._hope = 1.0  # share of the wait that the next look believes in
-        self._outcomes: dict[int, _Outcomes] = {}  # by size
+        self._turned_at = 0  # the round in which speculation went on or off
+        self._timed = 0  # rounds since then whose wait was timed
+        self._size: int | None = None  # of the batch that speculation went on for, or that rests
+        self._outlooks: defaultdict[int, Outlook] = defaultdict(Outlook)  # by size, like the next
+        self._outcomes: dict[int, _Outcomes] = {}
         self._arrived: list[_Arrival] = []  # trees that the profile does not know of yet
         self._drafted: Batch | None = None  # that the last round asked drafts for, and is yet to be looked ahead of
         self._foreseen: tuple[Batch, tuple[float, float]] | None = None  # what to expect of such a batch
@@ -112,7 +104,7 @@ class Policy:
     @property
     def resting(self) -> bool:
         """Speculation is off, and the next round is no time to think again, as far as can be foreseen."""
-        return not self.speculating and self._rounds + 1 < self._next_look
+        return self._size is not None and self._rests(self._size)
 
     def wait_limit_s(self, batch: int, limit_s: float) -> float:
         """How long a round in mode auto waits for its drafts."""
@@ -125,15 +117,24 @@ class Policy:
         self.waits = GapTable()
         self.grouping.start_over()
         self.speculating = True
-        self._rounds, self._timed, self._pause, self._size = 0, 0, _FIRST_PAUSE, None
-        self._hope = 1.0
+        self._turned_at, self._timed, self._size = self._clock, 0, None
+        self._outlooks.clear()
         self._outcomes.clear()
         self._drafted = self._foreseen = None
+
+    def sleep_on(self, auto: int) -> bool:
+        """Let a round pass in which so many sequences in mode auto ask for nothing; False, and nothing done, where that
+        is yet to be decided."""
+        size = _size(auto)
+        if not self._rests(size):
+            return False
+        self._clock += 1
+        self._size = size
+        return True
 
     def next_ask(self, batch: Batch) -> Ask:
         """For the round to come."""
         self._clock += 1
-        self._rounds += 1
         ask = self._while_speculating(batch) if self.speculating else self._while_plain(batch)
         self._drafted = batch if ask is Ask.DRAFT else None
         return ask
@@ -175,8 +176,8 @@ class Policy:
         """One of the trees that were `asked` for together has come, in time or not."""
         self._arrived.append(_Arrival(tree, sampled, asked, self._clock))
         self._seen_at = self._clock
-        if not self.speculating:
-            self._next_look = min(self._next_look, self._rounds + _ANSWERED_ROUNDS)
+        if not self.speculating and self._size is not None:
+            self._outlooks[self._size].answered(self._clock)
 
     def saw_wait(self, batch: int, seconds: float, *, adaptive: bool) -> None:
         """A step came so long after the last because `batch` sessions waited for drafts, some in mode auto or none."""
@@ -230,8 +231,18 @@ class Policy:
         self._arrived.clear()
 
     @property
+    def _rounds(self) -> int:
+        """Since speculation went on or off."""
+        return self._clock - self._turned_at
+
+    @property
     def _on_trial(self) -> bool:
         return self._timed < _TRIAL_ROUNDS and self._rounds < _LONGEST_TRIAL
+
+    def _rests(self, size: int) -> bool:
+        """Whether a round of a batch of this size, were it the next, is no time to think again."""
+        think_at = max(self._outlooks[size].next_look, self._turned_at + _SHORTEST_PAUSE)
+        return not self.speculating and self._clock + 1 < think_at
 
     def _while_speculating(self, batch: Batch) -> Ask:
         if self._rounds % _PLAIN_EVERY == 0:
@@ -242,26 +253,23 @@ class Policy:
         plain, speculative = self._expected(batch)
         if speculative >= plain * (1 + self.shortfall(batch.sequences) / 2):
             return Ask.DRAFT
-        self._pause = min(2 * self._pause, _LONGEST_PAUSE) if self._rounds <= _LONGEST_TRIAL else _FIRST_PAUSE
+        self._outlooks[_size(batch.auto)].gave_up(self._clock, soon=self._rounds <= _LONGEST_TRIAL)
         self._turn(on=False, batch=batch)
         return Ask.NOTHING
 
     def _while_plain(self, batch: Batch) -> Ask:
-        resized = _size(batch.auto) != self._size and self._rounds >= _SHORTEST_PAUSE
-        if self._rounds < self._next_look and not resized:
-            return Ask.NOTHING
         self._size = _size(batch.auto)
-        if resized:
-            self._pause, self._hope = _FIRST_PAUSE, 1.0
+        outlook = self._outlooks[self._size]
+        if self._clock < max(outlook.next_look, self._turned_at + _SHORTEST_PAUSE):
+            return Ask.NOTHING
         self._take_in()
         self.profile.score_again(self.calibration)
-        plain, speculative = self.rates(batch, wait_share=self._hope)
+        plain, speculative = self.rates(batch, wait_share=outlook.hope)
         if speculative > plain * (1 + self.shortfall(batch.sequences)):
+            outlook.tried()
             self._turn(on=True, batch=batch)
             return Ask.DRAFT
-        self._hope *= _HOPE
-        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
-        self._next_look = self._rounds + self._pause
+        outlook.found_nothing(self._clock)
         return Ask.NOTHING if self._clock - self._seen_at < _FRESH_ROUNDS else Ask.PROBE
 
     def _turn(self, *, on: bool, batch: Batch) -> None:
@@ -277,10 +285,8 @@ class Policy:
         )
         self.speculating = on
         self.grouping.start_over()
-        self._rounds = self._timed = 0
-        self._next_look = self._pause
+        self._turned_at, self._timed = self._clock, 0
         self._size = _size(batch.auto)
-        self._hope = _HOPE
 
 
 @dataclass(frozen=True, slots=True)
