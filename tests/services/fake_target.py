@@ -7,12 +7,14 @@ changes the tokens that come out. Cells nobody has written are poison.
 import hashlib
 import time
 from collections.abc import Iterable
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from draftwood_kernels.sample import SamplingParams
 from draftwood_verifier.plan import CommitPlan, DraftPlan, Path, StepPlan, Walk
+from draftwood_verifier.step_features import StepFeatures
 from draftwood_wire.tree import TokenTree
 
 POISON = -1
@@ -88,6 +90,13 @@ class FakeTarget:
         assert self._plan is not None
         assert set(layer_ids) <= set(self._layers), "features of a layer that was not kept"
         return feature_rows(self._plan.positions[rows], self._plan.token_ids[rows], layer_ids, self.hidden_size)
+
+    def features_later(self, rows: NDArray[np.int32], layer_ids: tuple[int, ...]) -> StepFeatures:
+        assert self._plan is not None
+        read = partial(
+            feature_rows, self._plan.positions[rows], self._plan.token_ids[rows], layer_ids, self.hidden_size
+        )
+        return StepFeatures(read, row_bytes=4 * len(layer_ids) * self.hidden_size)
 
     def _histories(self, plan: StepPlan) -> list[list[int]]:
         histories: list[list[int]] = []

@@ -7,9 +7,8 @@ plain decoding does not pay for a drafter that nobody asks; a later draft gets t
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Features = NDArray[np.float32]
+from draftwood_verifier.step_features import Features, Rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +40,7 @@ class Backlog:
         self._prefilled = prefilled
         self._tokens: list[int] = []
         self._chunks: list[tuple[int, Features]] = []
-        self._rows: list[Features] = []
+        self._rows: list[Rows] = []
         self._round = 0
         self._nodes_verified = 0
 
@@ -55,17 +54,17 @@ class Backlog:
         self._chunks.append((start, features))
         self.size_bytes += features.nbytes
 
-    def hold_tokens(self, round_: int, tokens: list[int], features: Features, nodes_verified: int) -> None:
+    def hold_tokens(self, round_: int, tokens: list[int], rows: Rows, nodes_verified: int) -> None:
         """A commit of this session."""
         if not self._prefilled:
             self._prefilled = True
             self._first_token = list(tokens)
             return
         self._tokens += tokens
-        self._rows.append(features)
+        self._rows.append(rows)
         self._round = round_
         self._nodes_verified = nodes_verified
-        self.size_bytes += features.nbytes
+        self.size_bytes += rows.size_bytes
 
     def take_chunks(self) -> list[tuple[int, Features]]:
         chunks, self._chunks = self._chunks, []
@@ -81,7 +80,7 @@ class Backlog:
             updates.append(
                 self._update(session_id, self._round, self._tokens, self._rows, self._nodes_verified, nodes_wanted)
             )
-        self.size_bytes -= sum(features.nbytes for features in self._rows)
+        self.size_bytes -= sum(rows.size_bytes for rows in self._rows)
         self._first_token, self._tokens, self._rows = [], [], []
         return updates
 
@@ -90,7 +89,7 @@ class Backlog:
         session_id: int,
         round_: int,
         tokens: list[int],
-        rows: list[Features],
+        rows: list[Rows],
         nodes_verified: int,
         nodes_wanted: int,
     ) -> Update:
@@ -100,7 +99,7 @@ class Backlog:
             round=round_,
             base_len=base_len,
             tokens=tokens,
-            features=np.concatenate(rows) if rows else np.zeros((0, 0), np.float32),
+            features=np.concatenate([each.read() for each in rows]) if rows else np.zeros((0, 0), np.float32),
             nodes_verified=nodes_verified,
             nodes_wanted=nodes_wanted,
         )

@@ -17,6 +17,7 @@ from draftwood_verifier.budget.policy import Ask, Batch, Policy
 from draftwood_verifier.commit import Commit
 from draftwood_verifier.plan import DraftPlan
 from draftwood_verifier.sequence import Draft, Drafter, DraftMode, HiddenStates, Sequence
+from draftwood_verifier.step_features import Rows, StepFeatures
 from draftwood_wire.errors import MalformedTree
 from draftwood_wire.tree import TokenTree, check_tree
 
@@ -136,14 +137,14 @@ class DrafterPool:
         if draft.backlog.opened and (urgent or self._in_demand(sequence)):
             self._send_chunks(link, sequence, draft)
 
-    def hold_commits(self, commits: list[Commit], features: NDArray[np.float32]) -> None:
-        """Tokens and features [rows of all commits, layers * hidden] of one drafter's sessions."""
+    def hold_commits(self, commits: list[Commit], features: StepFeatures) -> None:
+        """Tokens and features, of the rows of all commits, of one drafter's sessions."""
         first = 0
         for commit in commits:
-            rows = features[first : first + len(commit.rows)]
-            first += len(commit.rows)
+            own = Rows(features, first, len(commit.rows))
+            first += own.count
             assert commit.sequence.draft is not None, "a session without a drafter has nobody to tell"
-            commit.sequence.draft.backlog.hold_tokens(commit.round, commit.tokens, rows, commit.nodes_verified)
+            commit.sequence.draft.backlog.hold_tokens(commit.round, commit.tokens, own, commit.nodes_verified)
 
     def ask(self, commits: list[Commit], batch_of_all: Callable[[], Batch]) -> None:
         """Tell the drafters what they should know after these commits, and ask them for trees.

@@ -271,7 +271,7 @@ class Engine:
             own = [c for c in commits if c.finish_reason is None and _is_with(c.sequence, link)]
             if own:
                 rows = np.array([row for commit in own for row in commit.rows], np.int32)
-                self.drafters.hold_commits(own, self.runner.features(rows, link.layer_ids))
+                self.drafters.hold_commits(own, self.runner.features_later(rows, link.layer_ids))
                 told += own
         if told:
             self.drafters.ask(told, lambda: self.scheduler.batch([commit.sequence for commit in told]))

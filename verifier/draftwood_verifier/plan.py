@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from draftwood_kernels.build_tree import TreeWish
 from draftwood_kernels.sample import SamplingParams
+from draftwood_verifier.step_features import StepFeatures
 from draftwood_wire.tree import TokenTree
 
 
@@ -109,6 +110,9 @@ class Runner(Protocol):
 
     def features(self, rows: NDArray[np.int32], layer_ids: tuple[int, ...]) -> NDArray[np.float32]:
         """Outputs of `layer_ids` for rows of the last `execute`: [rows, len(layer_ids) * hidden]."""
+
+    def features_later(self, rows: NDArray[np.int32], layer_ids: tuple[int, ...]) -> StepFeatures:
+        """The same, to be read at any time."""
 
 
 @runtime_checkable

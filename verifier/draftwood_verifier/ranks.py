@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from draftwood_verifier.parallel.groups import Group, GroupLost
 from draftwood_verifier.plan import CommitPlan, DraftPlan, Path, Runner, StepPlan
 from draftwood_verifier.plan_message import Ints, decode, decode_drafts, encode, encode_drafts
+from draftwood_verifier.step_features import StepFeatures
 from draftwood_wire.tree import TokenTree
 
 # A broadcast has one size on all ranks, before they know what is in it. This is room for a plain step of 64 sessions
@@ -81,6 +82,9 @@ class Leader:
 
     def features(self, rows: NDArray[np.int32], layer_ids: tuple[int, ...]) -> NDArray[np.float32]:
         return self._runner.features(rows, layer_ids)
+
+    def features_later(self, rows: NDArray[np.int32], layer_ids: tuple[int, ...]) -> StepFeatures:
+        return self._runner.features_later(rows, layer_ids)
 
     def stop(self) -> None:
         """End `follow` on the other ranks; returns when all have heard it."""

@@ -1,6 +1,7 @@
 """Executes step plans on one device: forward, sampling, walks, commit. In a group, with a share of the model."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path as FilePath
 
 import numpy as np
@@ -19,6 +20,7 @@ from draftwood_verifier.parallel.linear import Share
 from draftwood_verifier.parallel.rejection import DrawnWalk, RejectionSampler
 from draftwood_verifier.parallel.sampling import ShardedSampler
 from draftwood_verifier.plan import CommitPlan, DraftPlan, Path, StepPlan, Walk
+from draftwood_verifier.step_features import StepFeatures, ready
 from draftwood_wire.tree import TokenTree
 
 # For each walk the drawn tokens and the nodes they were drawn at.
@@ -113,15 +115,14 @@ class Runner:
     @torch.inference_mode()
     def features(self, rows: NDArray[np.int32], layer_ids: tuple[int, ...]) -> NDArray[np.float32]:
         """[rows, len(layer_ids) * hidden] of the last execute. Raises KeyError for a layer it did not keep."""
+        return _chosen([self._features[layer] for layer in layer_ids], rows)
+
+    def features_later(self, rows: NDArray[np.int32], layer_ids: tuple[int, ...]) -> StepFeatures:
+        """The same, to be read at any time."""
+        if len(rows) < self._rows:  # the others would stay in memory with them
+            return ready(self.features(rows, layer_ids))
         kept = [self._features[layer] for layer in layer_ids]
-        if self._device.type != "cpu":
-            index = torch.from_numpy(rows).to(self._device)
-            array: NDArray[np.float32] = (
-                torch.cat([layer.index_select(0, index) for layer in kept], 1).float().cpu().numpy()
-            )
-            return array
-        # Every step of a drafter that is left alone comes by here, and NumPy takes half as long over so little.
-        return np.concatenate([layer.float().numpy().take(rows, axis=0) for layer in kept], axis=1)
+        return StepFeatures(partial(_chosen, kept, rows), row_bytes=4 * self.hidden_size * len(kept))
 
     def _move(self, plan: CommitPlan, chosen: NDArray[np.bool_]) -> None:
         """KV of the chosen rows goes from scratch to its slots."""
@@ -160,6 +161,17 @@ class Runner:
             extends=extends,
             page_size=self._pool.page_size,
         )
+
+
+@torch.inference_mode()
+def _chosen(layers: list[torch.Tensor], rows: NDArray[np.int32]) -> NDArray[np.float32]:
+    """[rows, layers * hidden]."""
+    device = layers[0].device
+    if device.type == "cpu":  # NumPy takes half as long as torch over so little
+        return np.concatenate([layer.float().numpy().take(rows, axis=0) for layer in layers], axis=1)
+    index = torch.from_numpy(rows).to(device)
+    array: NDArray[np.float32] = torch.cat([layer.index_select(0, index) for layer in layers], 1).float().cpu().numpy()
+    return array
 
 
 def named(plan: StepPlan, paths: Paths) -> list[Path]:

@@ -18,6 +18,7 @@ from draftwood_verifier.gpu.runner import GpuRunner
 from draftwood_verifier.model.loading import load_model
 from draftwood_verifier.plan import AheadRunner, CommitPlan, Path, StepPlan, Walk
 from draftwood_verifier.runner import Runner
+from draftwood_verifier.step_features import StepFeatures
 from draftwood_wire.tree import EMPTY_TREE, TokenTree
 from tests.unit.model.targets import (
     GREEDY,
@@ -225,9 +226,11 @@ def test_plain_rows_queued_behind_plain_rows(
         cpu.commit(kept)
         outcomes.append((found, kept, cpu.features(kept.rows, (3, 1))))
 
+    told: list[tuple[StepFeatures, NDArray[np.float32]]] = []
+
     def collect(found: list[Path], kept: CommitPlan, features: NDArray[np.float32]) -> None:
         assert gpu.collect() == found
-        np.testing.assert_allclose(gpu.features(kept.rows, (3, 1)), features, atol=ATOL)
+        told.append((gpu.features_later(kept.rows, (3, 1)), features))
         gpu.commit(kept)
 
     gpu.launch(plans[0])
@@ -235,6 +238,8 @@ def test_plain_rows_queued_behind_plain_rows(
         gpu.launch(plan)
         collect(*outcome)
     collect(*outcomes[-1])
+    for later, features in told:
+        np.testing.assert_allclose(later.read(), features, atol=ATOL)
     for session in sessions:
         slots = [session.table[p // PAGE_SIZE] * PAGE_SIZE + p % PAGE_SIZE for p in range(len(session.ids) - 1)]
         torch.testing.assert_close(gpu._pool.pages[:, slots], cpu._pool.pages[:, slots], atol=ATOL, rtol=0)

@@ -158,6 +158,21 @@ def test_features_are_outputs_of_decoder_layers(variant: str, runner: Runners, o
         target.set_feature_layers((4,))
 
 
+def test_features_are_read_later_as_they_were(runner: Runners) -> None:
+    """Of all rows of a step, or of some; the steps since don't show in them."""
+    target = runner("qwen3-tied")
+    target.set_feature_layers((0, 2))
+    target.forward(make_plan([chain(prompt(9), 0, SCATTERED)]))
+    chosen = [np.arange(9, dtype=np.int32), np.array([8, 2], np.int32)]
+    expected = [target.features(rows, (2, 0)) for rows in chosen]
+    later = [target.features_later(rows, (2, 0)) for rows in chosen]
+    for length in (9, 12):
+        target.forward(make_plan([chain(prompt(length)[::-1], 0, SCATTERED)]))
+    for step, features in zip(later, expected, strict=True):
+        np.testing.assert_array_equal(step.read(), features)
+        assert step.row_bytes * len(features) == features.nbytes
+
+
 def test_execute_walks_the_tree(runner: Runners, oracle: Oracles) -> None:
     """Greedy, in a batch with a sampled neighbour: the straight run's tokens come back, with their rows."""
     ids, target = prompt(12), runner("qwen3-tied")

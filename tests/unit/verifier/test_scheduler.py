@@ -10,6 +10,7 @@ from draftwood_verifier.budget.grouping import Grouping
 from draftwood_verifier.budget.policy import Policy
 from draftwood_verifier.scheduler import Scheduler, SegmentKind, Step
 from draftwood_verifier.sequence import Draft, DraftMode, Sequence
+from draftwood_verifier.step_features import Rows, ready
 from draftwood_wire.errors import InvalidRequest, Overloaded
 from draftwood_wire.tree import TokenTree
 
@@ -267,15 +268,15 @@ def test_a_round_is_held_up_by_a_missed_deadline_and_not_by_a_drafter_that_lags(
 
 def test_an_answer_that_took_the_drafter_more_than_a_commit_is_not_timed() -> None:
     own = Draft(Quiet(), backlog=backlog(0), node_limit=4, lagging=False)
-    features = np.zeros((1, 2), np.float32)
+    row = Rows(ready(np.zeros((1, 2), np.float32)), 0, 1)
     ask(own, 10, 0.0, 0.2)
     assert own.behind
     assert own.late_answer(10, 0.9, 0.2) is None  # about the whole prompt
-    own.backlog.hold_tokens(1, [1], features, 0)
+    own.backlog.hold_tokens(1, [1], row, 0)
     ask(own, 11, 1.0, 0.2)
     assert not own.behind
     assert own.late_answer(11, 1.1, 0.2) == pytest.approx(0.1)
-    own.backlog.hold_tokens(2, [1], features, 0)
+    own.backlog.hold_tokens(2, [1], row, 0)
     ask(own, 12, 2.0, 0.2)
     assert own.behind
     assert own.late_answer(12, 2.9, 0.2) is None

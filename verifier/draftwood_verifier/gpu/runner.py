@@ -31,6 +31,7 @@ from draftwood_verifier.parallel.groups import Group
 from draftwood_verifier.parallel.linear import Share
 from draftwood_verifier.plan import CommitPlan, Path, StepPlan, Walk
 from draftwood_verifier.runner import Paths, Runner, named
+from draftwood_verifier.step_features import StepFeatures, ready
 
 # Rows of the largest step that is a graph: trees of 16 nodes for 64 sessions, and some more.
 _MOST_ROWS = 1536
@@ -157,6 +158,9 @@ class GpuRunner(Runner):
         if self._host_features is None:
             return super().features(rows, layer_ids)
         return self._host_features.rows(rows, layer_ids)
+
+    def features_later(self, rows: NDArray[np.int32], layer_ids: tuple[int, ...]) -> StepFeatures:
+        return ready(self.features(rows, layer_ids))  # the next step overwrites them
 
     @torch.inference_mode()
     def forward(self, plan: StepPlan) -> torch.Tensor:
