@@ -79,7 +79,7 @@ class DraftModel:
         weights = self.weights
         fused = rms_norm(weights.fc(features), weights.hidden_norm, c.rms_norm_eps)
         rows = weights.context_kv(fused).view(-1, c.num_hidden_layers, 2, c.num_key_value_heads, c.head_dim)
-        keys = rms_norm(rows[:, :, 0], None, c.rms_norm_eps) * weights.context_k_norm
+        keys = rms_norm(rows[:, :, 0], weights.context_k_norm, c.rms_norm_eps)
         rows[:, :, 0] = rotate_pairs(keys.flatten(1, 2), self.rotary.phases(positions)).view_as(keys)
         return rows
 
@@ -145,8 +145,8 @@ class DraftModel:
         c = self.config
         sessions, group = len(context), self._group_size
         fused = layer.qkv(normed).view(len(normed), -1, c.head_dim)
-        queries_keys = rms_norm(fused[:, : -c.num_key_value_heads], None, c.rms_norm_eps)
-        queries_keys = rotate_pairs(queries_keys * layer.head_norm, phases)
+        queries_keys = rms_norm(fused[:, : -c.num_key_value_heads], layer.head_norm, c.rms_norm_eps)
+        queries_keys = rotate_pairs(queries_keys, phases)
         heads = c.num_attention_heads
         block = context[:, : c.block_size]
         block[:, :, 0] = queries_keys[:, heads:].view_as(block[:, :, 0])

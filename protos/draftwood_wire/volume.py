@@ -3,7 +3,6 @@
 import threading
 import time
 
-
 # What a full bucket gives at once, as a share of what it may give in a second; the rest of that is what it gets.
 _AT_ONCE = 0.8
 

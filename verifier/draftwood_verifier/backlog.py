@@ -99,7 +99,13 @@ class Backlog:
             round=round_,
             base_len=base_len,
             tokens=tokens,
-            features=np.concatenate([each.read() for each in rows]) if rows else np.zeros((0, 0), np.float32),
+            features=_joined([each.read() for each in rows]),
             nodes_verified=nodes_verified,
             nodes_wanted=nodes_wanted,
         )
+
+
+def _joined(pieces: list[Features]) -> Features:
+    if len(pieces) == 1:  # a commit that is told at once
+        return pieces[0]
+    return np.concatenate(pieces) if pieces else np.zeros((0, 0), np.float32)

@@ -265,7 +265,8 @@ class DrafterStream:
         raise Overloaded(f"{self._queued_bytes} bytes wait for drafter {self.drafter_id}, which does not read them")
 
     def _put_commits(self, updates: list[Update], width: int, traced: dict[int, str]) -> None:
-        features = np.concatenate([u.features.reshape(-1, width) for u in updates])
+        pieces = [u.features.reshape(-1, width) for u in updates]
+        features = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
         message = pb.CommitBatch(
             commits=[_commit_message(u, traced.get(u.session_id, "")) for u in updates],
             features=tensor_to_proto(features, self.data_type),

@@ -15,7 +15,7 @@ def append_context(
 ) -> None:
     index, positions, slots = _meant(rows)
     meant = projected.index_select(0, index)
-    keys = rms_norm.rms_norm(meant[:, :, 0], None, eps) * k_norm
+    keys = rms_norm.rms_norm(meant[:, :, 0], k_norm, eps)
     phases = phase_table.index_select(0, positions)[:, None]
     meant[:, :, 0] = rotary.rotate_pairs(keys.flatten(1, 2), phases).view_as(keys)
     cache.index_copy_(0, slots, meant)

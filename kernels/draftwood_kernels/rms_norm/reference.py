@@ -1,3 +1,4 @@
+import math
 from functools import lru_cache
 
 import torch
@@ -9,7 +10,7 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor | None, eps: float) -> torch.
     size = x.shape[-1]
     length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     shortened = x / torch.hypot(length, _root(eps * size, x.device))
-    return shortened.mul_(size**0.5) if weight is None else shortened.mul_(_lengthening(weight))
+    return shortened.mul_(math.sqrt(size)) if weight is None else shortened.mul_(_lengthening(weight))
 
 
 def add_rms_norm(
@@ -27,4 +28,4 @@ def _root(square: float, device: torch.device) -> torch.Tensor:
 @lru_cache(maxsize=512)
 def _lengthening(weight: torch.Tensor) -> torch.Tensor:
     """weight * sqrt(E), once for each weight, by identity: weights don't change while a model serves."""
-    return weight * weight.shape[-1] ** 0.5
+    return weight * math.sqrt(weight.shape[-1])
