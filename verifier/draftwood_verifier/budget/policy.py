@@ -241,8 +241,11 @@ class Policy:
 
     def _rests(self, size: int) -> bool:
         """Whether a round of a batch of this size, were it the next, is no time to think again."""
-        think_at = max(self._outlooks[size].next_look, self._turned_at + _SHORTEST_PAUSE)
-        return not self.speculating and self._clock + 1 < think_at
+        return not self.speculating and self._clock + 1 < self._think_at(size)
+
+    def _think_at(self, size: int) -> int:
+        """The round in which a batch of this size is a reason to think again."""
+        return max(self._outlooks[size].next_look, self._turned_at + _SHORTEST_PAUSE)
 
     def _while_speculating(self, batch: Batch) -> Ask:
         if self._rounds % _PLAIN_EVERY == 0:
@@ -259,9 +262,9 @@ class Policy:
 
     def _while_plain(self, batch: Batch) -> Ask:
         self._size = _size(batch.auto)
-        outlook = self._outlooks[self._size]
-        if self._clock < max(outlook.next_look, self._turned_at + _SHORTEST_PAUSE):
+        if self._clock < self._think_at(self._size):
             return Ask.NOTHING
+        outlook = self._outlooks[self._size]
         self._take_in()
         self.profile.score_again(self.calibration)
         plain, speculative = self.rates(batch, wait_share=outlook.hope)
