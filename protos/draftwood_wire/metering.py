@@ -1,49 +1,45 @@
 """A service's instruments, and the endpoint that Prometheus scrapes them from."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol
 
-from opentelemetry.context import Context
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.metrics import CallbackOptions, Observation
 from opentelemetry.sdk.metrics import AlwaysOffExemplarFilter, MeterProvider
+from opentelemetry.sdk.metrics.export import MetricsData, ResourceMetrics, ScopeMetrics
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
 from draftwood_wire.errors import Unavailable
+from draftwood_wire.histogram import Histogram
 from draftwood_wire.telemetry import Kind, Metric
 from draftwood_wire.tracing import service_resource
 
 # Values with their labels, as of now.
 Reading = Iterable[tuple[float, Mapping[str, str | int]]]
 _NO_LABELS: dict[str, str | int] = {}
-
-
-class Histogram(Protocol):
-    """Takes one value, in the metric's unit."""
-
-    def __call__(self, value: float, labels: Mapping[str, str | int] = ...) -> None: ...
-
-
-# Looking up the current context would be a third of the cost of a record.
-_NO_CONTEXT = Context()
+_SCOPE = "draftwood"
 
 
 class Meters:
-    """Instruments of one service. Counters and gauges are read at a scrape, histograms are fed with `Histogram`."""
+    """Instruments of one service, read at a scrape: counters and gauges as they are then, histograms as `freeze` found
+    them."""
 
     def __init__(self, service_name: str) -> None:
+        self._histograms: list[Histogram] = []
         self.registry = CollectorRegistry()
         self._refresh = _Refresh()
         self.registry.register(self._refresh)
+        resource = service_resource(service_name)
         self._provider = MeterProvider(
-            metric_readers=[PrometheusMetricReader(registry=self.registry, scope_info_enabled=False)],
-            resource=service_resource(service_name),
+            metric_readers=[_Reader(self.registry, resource, self._histograms)],
+            resource=resource,
             exemplar_filter=AlwaysOffExemplarFilter(),
             shutdown_on_exit=False,
         )
-        self._meter = self._provider.get_meter("draftwood")
+        self._meter = self._provider.get_meter(_SCOPE)
 
     def before_scrape(self, refresh: Callable[[], None]) -> None:
         """What to run on the scrape's thread before anything is read."""
@@ -67,18 +63,14 @@ class Meters:
         self.observe(metric, lambda: [(read(), _NO_LABELS)])
 
     def histogram(self, metric: Metric) -> Histogram:
-        assert metric.kind is Kind.HISTOGRAM, f"{metric.name} is no histogram"
-        made = self._meter.create_histogram(
-            metric.name,
-            unit=metric.unit,
-            description=metric.text,
-            explicit_bucket_boundaries_advisory=list(metric.buckets),
-        )
+        made = Histogram(metric)
+        self._histograms.append(made)
+        return made
 
-        def record(value: float, labels: Mapping[str, str | int] = _NO_LABELS) -> None:
-            made.record(value, labels, _NO_CONTEXT)
-
-        return record
+    def freeze(self) -> None:
+        """Set aside what histograms hold, so that the next scrape's agree with each other; while none is fed."""
+        for histogram in self._histograms:
+            histogram.freeze()
 
     def close(self) -> None:
         self._provider.shutdown()
@@ -100,6 +92,22 @@ class MetricsEndpoint:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+class _Reader(PrometheusMetricReader):
+    """Tells histograms beside what the SDK collects, which asks for them only where it has something itself: a service
+    counts its lost records in any case."""
+
+    def __init__(self, registry: CollectorRegistry, resource: Resource, histograms: list[Histogram]) -> None:
+        super().__init__(registry=registry, scope_info_enabled=False)
+        self._resource = resource
+        self._histograms = histograms
+
+    def _receive_metrics(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: object) -> None:
+        read = [histogram.data() for histogram in self._histograms]
+        scope = ScopeMetrics(InstrumentationScope(_SCOPE), [data for data in read if data is not None], "")
+        own = ResourceMetrics(self._resource, [scope], "")
+        super()._receive_metrics(MetricsData([*metrics_data.resource_metrics, own]), timeout_millis, **kwargs)
 
 
 class _Refresh(Collector):

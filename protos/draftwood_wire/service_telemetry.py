@@ -37,14 +37,19 @@ class ServiceTelemetry(Generic[_Record]):
         if not self.on:
             return
         recorder = self._recorder = Recorder(consume)
-        if self.meters is None:
+        meters, tracing = self.meters, self.tracing
+        if meters is None:
             return
-        self.meters.observe_value(names.RECORDS_DROPPED, lambda: recorder.dropped)
-        tracing = self.tracing
-        self.meters.observe_value(names.SPANS_REFUSED, lambda: tracing.refused if tracing else 0)
-        self.meters.before_scrape(lambda: recorder.drain(freeze))
+        meters.observe_value(names.RECORDS_DROPPED, lambda: recorder.dropped)
+        meters.observe_value(names.SPANS_REFUSED, lambda: tracing.refused if tracing else 0)
+
+        def set_aside() -> None:
+            freeze()
+            meters.freeze()
+
+        meters.before_scrape(lambda: recorder.drain(set_aside))
         try:
-            self._endpoint = MetricsEndpoint(self._metrics, self.meters.registry)
+            self._endpoint = MetricsEndpoint(self._metrics, meters.registry)
         except BaseException:
             self.close()
             raise

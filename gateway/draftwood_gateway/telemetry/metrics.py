@@ -37,7 +37,7 @@ class GatewayMetrics:
 
     def served(self, served: ServedRequest) -> None:
         self._totals.requests[served.route, served.status] += 1
-        self._duration(served.ended_at - served.arrived_at, {names.ROUTE: served.route})
+        self._duration(served.ended_at - served.arrived_at, served.route)
 
     def generated(self, generated: Generated) -> None:
         self._totals.resumes += generated.resumes

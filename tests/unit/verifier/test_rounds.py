@@ -11,7 +11,7 @@ from draftwood_verifier.budget.policy import Decision
 from draftwood_verifier.commit import Commit
 from draftwood_verifier.record import StepRecord
 from draftwood_verifier.sequence import DraftMode, Sequence
-from draftwood_verifier.telemetry.rounds import Outcome, PlainReason, depths, regret, take_apart
+from draftwood_verifier.telemetry.rounds import Outcome, PlainReason, regret, take_apart
 from draftwood_wire.tree import EMPTY_TREE, TokenTree
 
 # Last commit at 10.0, draft there at 10.02, step from 10.03, executed at 10.08, done at 10.09.
@@ -75,7 +75,7 @@ def test_the_three_times_add_up_and_the_nodes_are_counted() -> None:
     assert (done.wait_s, done.verify_s, done.overhead_s) == pytest.approx((0.02, 0.05, 0.02))
     assert done.wait_s + done.verify_s + done.overhead_s == pytest.approx(done.ended_at - done.started_at)
     assert (done.accepted, done.tokens, done.outcome, done.reason) == (2, 3, Outcome.USED, None)
-    assert depths(done.commit) == (2, 2)
+    assert done.depth == 2
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ def test_the_budget_and_its_regret_are_told_when_there_was_a_decision() -> None:
     ):
         metrics.step(step(decision), [], [done])
     metrics.freeze()
+    meters.freeze()
     text = generate_latest(meters.registry).decode()
     meters.close()
     for line in ("budget_nodes_count 2.0", "budget_nodes_sum 9.0", "budget_regret_count 2.0"):
@@ -46,6 +47,7 @@ def test_what_the_gpu_worked_is_told_where_there_is_one() -> None:
     metrics = VerifierMetrics(meters)
     for device_s in (0.0, 0.04):
         metrics.step(replace(STEP, device_s=device_s), [], [])
+    meters.freeze()
     text = generate_latest(meters.registry).decode()
     meters.close()
     assert "draftwood_verifier_verify_duration_seconds_count 2.0\n" in text
@@ -56,10 +58,14 @@ def test_what_the_gpu_worked_is_told_where_there_is_one() -> None:
 def test_counts_of_a_scrape_are_those_of_its_freeze() -> None:
     meters = Meters("test")
     metrics = VerifierMetrics(meters)
-    metrics.freeze()
     metrics.step(step(None), [], [])
-    assert "draftwood_verifier_steps_total 0.0\n" in generate_latest(meters.registry).decode()
+    metrics.freeze()
+    meters.freeze()
+    metrics.step(step(None), [], [])
+    text = generate_latest(meters.registry).decode()
     meters.close()
+    assert "draftwood_verifier_steps_total 1.0\n" in text
+    assert "draftwood_verifier_step_duration_seconds_count 1.0\n" in text
 
 
 def test_a_full_ring_counts_what_it_loses_and_never_blocks() -> None:

@@ -11,7 +11,7 @@ from draftwood_verifier.engine import Engine
 from draftwood_verifier.record import StepRecord
 from draftwood_verifier.telemetry.history import SessionHistory
 from draftwood_verifier.telemetry.records import RequestEnded
-from draftwood_verifier.telemetry.rounds import Outcome, PlainReason, Round, depths, regret
+from draftwood_verifier.telemetry.rounds import Outcome, PlainReason, Round, regret
 from draftwood_wire import telemetry as names
 from draftwood_wire.metering import Meters, Reading
 
@@ -108,10 +108,9 @@ class VerifierMetrics:
         totals.verified_nodes += commit.nodes_verified
         totals.accepted_nodes += done.accepted
         self._length(done.tokens)
-        proposed, accepted = depths(commit)
-        for depth in range(1, proposed + 1):
+        for depth in range(1, done.depth + 1):
             totals.depth_proposed[depth] += 1
-        for depth in range(1, accepted + 1):
+        for depth in range(1, done.accepted + 1):
             totals.depth_accepted[depth] += 1
 
     def _time_drafts(self, rounds: list[Round]) -> None:

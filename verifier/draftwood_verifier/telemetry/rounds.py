@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from enum import Enum
 
-import numpy as np
-
 from draftwood_verifier.budget.policy import Decision
 from draftwood_verifier.commit import Commit
 from draftwood_verifier.record import StepRecord
@@ -41,11 +39,16 @@ class Round:
     overhead_s: float
     outcome: Outcome
     reason: PlainReason | None  # of a round without nodes
-    accepted: int
+    accepted: int  # nodes, which is how deep the committed path goes
 
     @property
     def tokens(self) -> int:
         return len(self.commit.tokens)
+
+    @property
+    def depth(self) -> int:
+        """Of the tree."""
+        return max(self.commit.tree.shape.depths)
 
 
 def take_apart(commit: Commit, step: StepRecord, started_at: float) -> Round:
@@ -63,13 +66,6 @@ def take_apart(commit: Commit, step: StepRecord, started_at: float) -> Round:
         reason=reason,
         accepted=sum(node != 0 for node in commit.nodes),
     )
-
-
-def depths(commit: Commit) -> tuple[int, int]:
-    """How deep the tree went, and how deep the committed path."""
-    tree = commit.tree
-    proposed = int(tree.depths().max()) if len(tree) else 0
-    return proposed, int(np.count_nonzero(commit.nodes))
 
 
 def regret(decision: Decision, rounds: list[Round]) -> float:
