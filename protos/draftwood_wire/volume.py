@@ -4,11 +4,11 @@ import threading
 import time
 
 # What a full bucket gives at once, as a share of what it may give in a second; the rest of that is what it gets.
-_AT_ONCE = 0.8
+_AT_ONCE = 0.9
 
 
 class TokenBucket:
-    """At most `per_second` in any second, and a fifth of that in the long run: a few requests are traced as a whole,
+    """At most `per_second` in any second, and a tenth of that in the long run: a few requests are traced as a whole,
     and many don't make more of them."""
 
     def __init__(self, per_second: float) -> None:

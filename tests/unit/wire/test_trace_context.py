@@ -57,6 +57,6 @@ def test_a_bucket_gives_no_more_than_its_rate_in_any_second(monkeypatch: pytest.
             given += [now, now]
         now += 0.01
     assert 36 <= max(sum(1 for other in given if at <= other < at + 1) for at in given) <= 40
-    # Over a long time it is a fifth of that.
-    assert len(given) == pytest.approx(32 + 4 * 8, abs=2)
+    # Over a long time it is a tenth of that.
+    assert len(given) == pytest.approx(36 + 4 * 4, abs=2)
     assert bucket.refused == 800 - len(given)
