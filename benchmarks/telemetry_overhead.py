@@ -5,6 +5,9 @@ this process) and metrics (scraped every five seconds). The same prompts run on 
 alternating order, so that whatever else the machine does hits both alike; the answer is the median of the pairs'
 ratios. What telemetry does behind the requests' back (its thread, exports, scrapes) happens while its own stack runs,
 and is over before the other one's turn: a stack without telemetry must not pay for it.
+
+Of two stacks that do the very same, one is a few percent faster for as long as it lives. So both are started anew
+several times, and pairs of all starts count.
 """
 
 import argparse
@@ -13,9 +16,11 @@ import statistics
 import threading
 import time
 import urllib.request
+from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 
 import grpc
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as pb
@@ -25,7 +30,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
 )
 
 from draftwood import tuning
-from draftwood.bench.statistics import median_interval
+from draftwood.bench.statistics import LEAST_VALUES, median_interval
 from draftwood.demo import read_prompts
 from draftwood.environment import describe
 from draftwood.models import embedded_pair
@@ -37,6 +42,18 @@ ENDPOINT, EXPORT_DELAY_MS = "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_BSP_SCHEDULE_DE
 EXPORTED_AFTER_S, SETTLED_AFTER_S = 2.0, 2.5
 # As Prometheus is told to in compose/observability.
 SCRAPED_EVERY_S = 5.0
+
+
+@dataclass(kw_only=True, slots=True)
+class Speeds:
+    """Tokens a second of each turn of one start."""
+
+    off: list[float] = field(default_factory=list)
+    on: list[float] = field(default_factory=list)
+
+    @property
+    def ratios(self) -> list[float]:
+        return [on / off for on, off in zip(self.on, self.off, strict=True)]
 
 
 class Sink(TraceServiceServicer):
@@ -114,34 +131,44 @@ def tokens_per_s(client: Client, prompts: list[str], concurrency: int, max_token
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--pairs", type=int, default=30, help="how often each concurrency is run on both; 6 at least")
+    parser.add_argument("--starts", type=int, default=5, help="how often both stacks are started")
+    parser.add_argument("--pairs", type=int, default=6, help="how often each concurrency is run on both a start")
     parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 8], help="prompts at once")
     parser.add_argument("--prompts", type=int, default=32, help="prompts of a turn")
     parser.add_argument("--max-tokens", type=int, default=48)
     arguments = parser.parse_args()
-    pair = embedded_pair()
-    options = StackOptions(target=pair.target, draft=pair.drafter, node_limit=tuning.NODE_LIMIT)
-    observed = StackOptions(
-        target=pair.target, draft=pair.drafter, node_limit=tuning.NODE_LIMIT, metrics_host="127.0.0.1"
-    )
-    prompts = read_prompts(pair.prompts, 64)
+    if arguments.starts * arguments.pairs < LEAST_VALUES:
+        parser.error(f"--starts, --pairs: {LEAST_VALUES} pairs in all at least")
     print(describe())
+    starts: defaultdict[int, list[Speeds]] = defaultdict(list)
     sink = Sink()
-    with (
-        collecting(sink) as endpoint,
-        running_stack(options) as plain,
-        observed_stack(observed, endpoint) as traced,
-        Client(plain.grpc) as off,
-        Client(traced.grpc) as on,
-    ):
-        for concurrency in arguments.concurrency:
-            compare(off, on, Scraper(traced), prompts, concurrency, arguments)
+    with collecting(sink) as endpoint:
+        for _ in range(arguments.starts):
+            with both_stacks(endpoint) as clients:
+                for concurrency in arguments.concurrency:
+                    starts[concurrency].append(compare(*clients, concurrency, arguments))
+    for concurrency, speeds in starts.items():
+        report(concurrency, speeds)
     print(f"{sink.spans} spans were sent")
 
 
-def compare(
-    off: Client, on: Client, scraper: Scraper, prompts: list[str], concurrency: int, arguments: argparse.Namespace
-) -> None:
+@contextmanager
+def both_stacks(endpoint: str) -> Iterator[tuple[Client, Client, Scraper]]:
+    """Without telemetry, and with it."""
+    pair = embedded_pair()
+    options = StackOptions(target=pair.target, draft=pair.drafter, node_limit=tuning.NODE_LIMIT)
+    with (
+        running_stack(options) as plain,
+        observed_stack(replace(options, metrics_host="127.0.0.1"), endpoint) as traced,
+        Client(plain.grpc) as off,
+        Client(traced.grpc) as on,
+    ):
+        yield off, on, Scraper(traced)
+
+
+def compare(off: Client, on: Client, scraper: Scraper, concurrency: int, arguments: argparse.Namespace) -> Speeds:
+    prompts = read_prompts(embedded_pair().prompts, 64)
+
     def turn(name: str, chosen: list[str]) -> float:
         if name == "off":
             return tokens_per_s(off, chosen, concurrency, arguments.max_tokens)
@@ -150,25 +177,26 @@ def compare(
         time.sleep(SETTLED_AFTER_S)
         return speed
 
-    speeds: dict[str, list[float]] = {"off": [], "on": []}
-    for name in speeds:
+    for name in ("off", "on"):
         turn(name, prompts[: 2 * concurrency])  # warms both up alike
+    speeds = Speeds()
+    turns = {"off": speeds.off, "on": speeds.on}
     for index in range(arguments.pairs):
         first = index * arguments.prompts
         chosen = [prompts[(first + i) % len(prompts)] for i in range(arguments.prompts)]
         for name in ("off", "on") if index % 2 == 0 else ("on", "off"):
-            speeds[name].append(turn(name, chosen))
-    report(concurrency, speeds)
+            turns[name].append(turn(name, chosen))
+    return speeds
 
 
-def report(concurrency: int, speeds: dict[str, list[float]]) -> None:
-    ratios = [on / off for on, off in zip(speeds["on"], speeds["off"], strict=True)]
+def report(concurrency: int, starts: list[Speeds]) -> None:
+    ratios = [ratio for speeds in starts for ratio in speeds.ratios]
     low, high = median_interval(ratios)
-    quartiles = statistics.quantiles(ratios, n=4)
     print(
-        f"{concurrency} at once: off {statistics.median(speeds['off']):.1f} tokens/s, "
-        f"on {statistics.median(speeds['on']):.1f}; on / off: median {quartiles[1]:.4f}, "
-        f"95 % sure between {low:.4f} and {high:.4f}, quartiles {quartiles[0]:.4f} to {quartiles[2]:.4f}"
+        f"{concurrency} at once: off {statistics.median(speed for s in starts for speed in s.off):.1f} tokens/s, "
+        f"on {statistics.median(speed for s in starts for speed in s.on):.1f}; on / off: median of {len(ratios)} pairs "
+        f"{statistics.median(ratios):.4f}, 95 % sure between {low:.4f} and {high:.4f}; "
+        f"of each start {', '.join(f'{statistics.median(speeds.ratios):.3f}' for speeds in starts)}"
     )
 
 
