@@ -23,6 +23,7 @@ from draftwood_drafter.speculation_client import Backoff, SpeculationClient
 from draftwood_drafter.telemetry import DrafterTelemetry
 from draftwood_kernels.placement import Placement, placement_of
 from draftwood_wire.errors import DraftwoodError
+from draftwood_wire.heap import settle_heap
 from draftwood_wire.transport import Server
 from draftwood_wire.v1 import drafter_service_pb2, tensor_pb2, verifier_service_pb2
 from draftwood_wire.v1.drafter_service_pb2_grpc import add_DrafterServiceServicer_to_server
@@ -94,6 +95,7 @@ async def serve(config: DrafterConfig, make: Callable[[DrafterConfig], DraftEngi
     add_DrafterServiceServicer_to_server(servicer, server.grpc)
     telemetry.start(engine, client)
     await server.start()
+    settle_heap()
     host = config.listen.rpartition(":")[0]
     metrics = {"metrics": telemetry.metrics_address} if config.metrics else {}
     print(json.dumps({"event": "listening", "address": f"{host}:{server.port}", **metrics}), flush=True)

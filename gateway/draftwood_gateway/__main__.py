@@ -10,6 +10,7 @@ from dataclasses import asdict
 from draftwood_gateway.app import running_gateway
 from draftwood_gateway.config import GatewayConfig, parse_config
 from draftwood_wire.errors import DraftwoodError
+from draftwood_wire.heap import settle_heap
 
 
 async def _serve(config: GatewayConfig) -> None:
@@ -17,6 +18,7 @@ async def _serve(config: GatewayConfig) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with running_gateway(config) as listening:
+        settle_heap()
         addresses = {name: address for name, address in asdict(listening).items() if address}
         print(json.dumps({"event": "listening", **addresses}), flush=True)
         await stop.wait()

@@ -20,6 +20,7 @@ from draftwood_verifier.ranks import Leader, follow
 from draftwood_verifier.runner import Runner, load_runner
 from draftwood_verifier.service import VerifierService
 from draftwood_wire.errors import DraftwoodError
+from draftwood_wire.heap import settle_heap
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -37,6 +38,7 @@ async def serve(config: VerifierConfig, placement: Placement, group: Group | Non
         config, leader or runner, policy, tokenizer_fingerprint=tokenizer_fingerprint(config.target)
     )
     await service.start()
+    settle_heap()
     host = config.listen.rpartition(":")[0]
     metrics = {"metrics": service.telemetry.metrics_address} if config.metrics else {}
     print(json.dumps({"event": "listening", "address": f"{host}:{service.port}", **metrics}), flush=True)
@@ -65,7 +67,9 @@ def _run(config: VerifierConfig) -> None:
         if group is None or group.leads:
             asyncio.run(serve(config, placement, group))
         else:
-            follow(_load(config, placement, group), group)
+            runner = _load(config, placement, group)
+            settle_heap()
+            follow(runner, group)
 
 
 def _load(config: VerifierConfig, placement: Placement, group: Group | None) -> Runner:
