@@ -14,10 +14,9 @@ from dataclasses import dataclass, field
 from opentelemetry import trace
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, OTELResourceDetector, Resource
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from opentelemetry.sdk.trace.id_generator import IdGenerator
-from opentelemetry.sdk.trace.sampling import ALWAYS_ON
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
 from draftwood_wire.telemetry import SPANS_PER_SECOND
@@ -28,6 +27,7 @@ Value = str | bool | int | float | Sequence[str]
 
 # What a collector that does not answer may add to the end of a service.
 FLUSH_S = 1.0
+_NO_STATUS = Status(StatusCode.UNSET)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,16 +55,10 @@ class Tracing:
         self._exports = TokenBucket(spans_per_second)
         # A provider made without a sampler has the one that the environment names.
         self._head = TracerProvider(shutdown_on_exit=False).sampler
-        self._ids = _GivenIds()
         self._exporter = OTLPSpanExporter()
-        self._provider = TracerProvider(
-            sampler=ALWAYS_ON,
-            resource=service_resource(service_name),
-            id_generator=self._ids,
-            shutdown_on_exit=False,
-        )
-        self._provider.add_span_processor(BatchSpanProcessor(self._exporter))
-        self._tracer = self._provider.get_tracer("draftwood", importlib.metadata.version("draftwood"))
+        self._queue = BatchSpanProcessor(self._exporter)
+        self._resource = service_resource(service_name)
+        self._scope = InstrumentationScope("draftwood", importlib.metadata.version("draftwood"))
         self._clock = WallClock()
 
     @property
@@ -90,19 +84,22 @@ class Tracing:
                 self._export(span)
 
     def _export(self, span: FinishedSpan) -> None:
-        self._ids.next = span.context
-        above = None if span.parent is None else NonRecordingSpan(_span_context(span.parent))
-        made = self._tracer.start_span(
-            span.name,
-            context=None if above is None else trace.set_span_in_context(above),
-            kind=span.kind,
-            attributes=dict(span.attributes),
-            links=[Link(_span_context(link)) for link in span.links],
-            start_time=self._clock.wall_ns(span.started_at),
+        # Not by a tracer: those start spans, choose ids and ask samplers, all of which is over.
+        self._queue.on_end(
+            ReadableSpan(
+                name=span.name,
+                context=_span_context(span.context),
+                parent=None if span.parent is None else _span_context(span.parent),
+                resource=self._resource,
+                attributes=span.attributes,
+                links=[Link(_span_context(link)) for link in span.links],
+                kind=span.kind,
+                status=Status(StatusCode.ERROR, span.error) if span.error else _NO_STATUS,
+                start_time=self._clock.wall_ns(span.started_at),
+                end_time=self._clock.wall_ns(span.ended_at),
+                instrumentation_scope=self._scope,
+            )
         )
-        if span.error:
-            made.set_status(Status(StatusCode.ERROR, span.error))
-        made.end(end_time=self._clock.wall_ns(span.ended_at))
 
     def close(self) -> None:
         """Send what waits, for FLUSH_S at most. Blocks."""
@@ -110,7 +107,7 @@ class Tracing:
         deadline = threading.Timer(FLUSH_S, self._exporter.shutdown)
         deadline.daemon = True
         deadline.start()
-        self._provider.shutdown()
+        self._queue.shutdown()
         deadline.cancel()
 
 
@@ -137,18 +134,6 @@ def service_resource(service_name: str) -> Resource:
     """What this process is; OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES have the last word."""
     own = Resource({SERVICE_NAME: service_name, SERVICE_VERSION: importlib.metadata.version("draftwood")})
     return Resource.create().merge(own).merge(OTELResourceDetector().detect())
-
-
-class _GivenIds(IdGenerator):
-    """Ids that were chosen, and sent to others, before their span was made."""
-
-    next = TraceContext(1, 1, True)
-
-    def generate_trace_id(self) -> int:
-        return self.next.trace_id
-
-    def generate_span_id(self) -> int:
-        return self.next.span_id
 
 
 def _span_context(context: TraceContext) -> SpanContext:
