@@ -16,8 +16,8 @@ def cycle():
     node.itself = node
     return weakref.ref(node)
 
-before = cycle()
 kept = [Node() for _ in range(10_000)]
+before = cycle()
 settle_heap()
 assert before() is None, "garbage was frozen"
 assert gc.get_freeze_count() > 10_000
