@@ -34,6 +34,7 @@ class Histogram:
         """`labels`: one for each of the metric's."""
         series = self._series.get(labels)
         if series is None:
+            assert len(labels) == len(self._metric.labels), f"{self._metric.name}: labels {labels} do not fit it"
             series = self._series[labels] = _Series([0] * (len(self._bounds) + 1))
         series.counts[bisect_left(self._bounds, value)] += 1
         series.total += value
