@@ -11,8 +11,8 @@ _Record = TypeVar("_Record")
 
 CAPACITY = 16_384
 # Nobody is woken for a record: the thread looks by itself, and so does a scrape. What it does holds up the loop, which
-# needs the interpreter too, so it is done in few goes, with warm caches: a step costs 0.6 times as much every 250 ms as it
-# does every 50 ms.
+# needs the interpreter too, so it is done in few goes, with warm caches: a step costs 0.6 times as much every 250 ms
+# as every 50 ms.
 _PERIOD_S = 0.25
 
 
