@@ -29,9 +29,13 @@ class CountingGroup(Group):
 def on_ranks(size: int, act: Callable[[Group], T], *, group_type: type[Group] = Group) -> list[T]:
     """What `act` returns on each rank; raises what it raised on the first rank that failed by itself."""
     store = distributed.HashStore()
+    # A group that is dropped closes its connections, which is an error to ranks that are still connecting to others.
+    until_all_are_through: list[Group] = []
 
     def run(rank: int) -> T:
-        return act(group_type(store, rank, size, timeout=TIMEOUT))
+        group = group_type(store, rank, size, timeout=TIMEOUT)
+        until_all_are_through.append(group)
+        return act(group)
 
     with ThreadPoolExecutor(size) as pool:
         ranks = [pool.submit(run, rank) for rank in range(size)]
