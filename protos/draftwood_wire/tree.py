@@ -24,6 +24,7 @@ LOG_PROB_SLACK = 1e-4
 class TreeShape:
     """What follows from a tree's arrays; plain lists, which are quicker than arrays for a handful of nodes."""
 
+    parents: list[int]  # by entry: the parent's node
     depths: list[int]  # by node, the root first: depths[0] is 0
     children: list[list[int]]  # nodes by parent node, best first; the root's children are children[0]
     ranks: list[int]  # by entry: place among its siblings, the best one 0
@@ -50,10 +51,6 @@ class TokenTree:
             token_ids=self.token_ids[:nodes], parents=self.parents[:nodes], log_probs=self.log_probs[:nodes]
         )
 
-    def depths(self) -> NDArray[np.int32]:
-        """Depth of each node, int32 [nodes]; a child of the root has depth 1."""
-        return np.array(self.shape.depths[1:], np.int32)
-
     def select(self, entries: NDArray[np.integer]) -> "TokenTree":
         """The tree of these entries (ascending), which must hold the parents of all of them."""
         new_index = np.zeros(len(self) + 1, np.int32)
@@ -67,9 +64,10 @@ class TokenTree:
     @cached_property
     def shape(self) -> "TreeShape":
         """Worked out on first use."""
+        parents = self.parents.tolist()
         depths, spine, ranks, parent_on_spine = [0], [True], [], []
         children: list[list[int]] = [[] for _ in range(len(self) + 1)]
-        for node, parent in enumerate(self.parents.tolist(), start=1):
+        for node, parent in enumerate(parents, start=1):
             siblings = children[parent]
             depths.append(depths[parent] + 1)
             ranks.append(len(siblings))
@@ -77,9 +75,14 @@ class TokenTree:
             spine.append(spine[parent] and not siblings)
             siblings.append(node)
         whole = [0.0, *self.log_probs.tolist()]
-        confidence = [math.exp(min(0.0, s - whole[p])) for p, s in zip(self.parents.tolist(), whole[1:], strict=True)]
+        confidence = [math.exp(min(0.0, s - whole[p])) for p, s in zip(parents, whole[1:], strict=True)]
         return TreeShape(
-            depths=depths, ranks=ranks, parent_on_spine=parent_on_spine, confidence=confidence, children=children
+            parents=parents,
+            depths=depths,
+            children=children,
+            ranks=ranks,
+            parent_on_spine=parent_on_spine,
+            confidence=confidence,
         )
 
     def descend(self, tokens: list[int]) -> "TokenTree | None":

@@ -189,7 +189,7 @@ class Scheduler:
             [trees[i] for i in adaptive],
             [decoding[i].sampling.temperature > 0 for i in adaptive],
             batch_of(decoding),
-            pinned_nodes=sum(len(tree) for i, tree in enumerate(trees) if i not in adaptive),
+            pinned_nodes=sum(map(len, trees)) - sum(len(trees[i]) for i in adaptive),
             waited=any(_waits(decoding[i]) for i in adaptive),
         )
         for i, entries in zip(adaptive, allocation.entries, strict=True):
@@ -279,7 +279,7 @@ def _no_deeper(tree: TokenTree, depth: int) -> TokenTree:
         return tree
     if depth <= 0:
         return EMPTY_TREE
-    return tree.select(np.flatnonzero(tree.depths() <= depth))
+    return tree.select(np.flatnonzero(np.array(tree.shape.depths[1:]) <= depth))
 
 
 @dataclass(slots=True)
@@ -305,8 +305,8 @@ class _Rows:
         self.parents.append(-1)
         if len(tree):
             self.token_ids += tree.token_ids.tolist()
-            self.positions += (tree.depths() + start).tolist()
-            self.parents += tree.parents.tolist()
+            self.positions += [start + depth for depth in tree.shape.depths[1:]]
+            self.parents += tree.shape.parents
 
     def add_drawn(self, sequence: Sequence, walk: int) -> None:
         """A plain row for the token that a walk of the step before draws; rows of no other kind may be beside it."""

@@ -46,35 +46,44 @@ class _Counts:
         self.right[sure] = self.right[sure] * _KEEP + right
 
 
+class _Places(dict[tuple[bool, int, int], _Counts]):
+    """By (parent on the spine, depth, rank); those far down or far back share."""
+
+    def __missing__(self, place: tuple[bool, int, int]) -> _Counts:
+        on_spine, depth, rank = place
+        shared = on_spine, min(depth, _DEPTHS), min(rank, _RANKS - 1)
+        counts = self[place] = _Counts() if shared == place else self[shared]
+        return counts
+
+
 class Calibration:
     """Chances of nodes, for greedy and for sampled requests."""
 
     def __init__(self) -> None:
-        self._counts = [_Counts() for _ in range(2 * 2 * _DEPTHS * _RANKS)]
-        self._all = [_Counts(), _Counts()]
+        self._places = _Places(), _Places()
+        self._all = _Counts(), _Counts()
 
     def scores(self, tree: TokenTree, *, sampled: bool) -> list[float]:
         """The chance of every node to be accepted, never above its parent's or an earlier sibling's: [nodes].
 
         So the nodes that are looked at are the first of their siblings, which rejection sampling rests on.
         """
-        shape = tree.shape
-        everything = self._all[sampled]
+        shape, places, everything = tree.shape, self._places[sampled], self._all[sampled]
         usual = (everything.came + _TRUST) / (everything.hoped + _TRUST)
         scores = [1.0]
         least = [1.0] * (1 + len(tree))  # of the children of each node so far
-        for parent, depth, rank, on_spine, confidence in zip(
-            tree.parents.tolist(), shape.depths[1:], shape.ranks, shape.parent_on_spine, shape.confidence, strict=True
-        ):
-            score = scores[parent] * self._like(sampled, on_spine, depth, rank).chance(confidence, usual)
-            least[parent] = min(least[parent], score)
+        kinds = zip(shape.parent_on_spine, shape.depths[1:], shape.ranks, strict=True)
+        for parent, place, confidence in zip(shape.parents, kinds, shape.confidence, strict=True):
+            score = scores[parent] * places[place].chance(confidence, usual)
+            if score < least[parent]:
+                least[parent] = score
             scores.append(least[parent])
         return scores[1:]
 
     def observe(self, tree: TokenTree, tokens: list[int], *, sampled: bool) -> None:
         """The tokens that came after the tree's root, as far as they are known."""
         shape, token_ids = tree.shape, tree.token_ids.tolist()
-        everything = self._all[sampled]
+        places, everything = self._places[sampled], self._all[sampled]
         node = 0
         for token in tokens:
             found = 0
@@ -82,13 +91,9 @@ class Calibration:
                 entry = child - 1
                 right = token_ids[entry] == token
                 found = child if right else found
-                like = self._like(sampled, shape.parent_on_spine[entry], shape.depths[child], shape.ranks[entry])
-                like.count(shape.confidence[entry], right)
+                place = shape.parent_on_spine[entry], shape.depths[child], shape.ranks[entry]
+                places[place].count(shape.confidence[entry], right)
                 everything.count(shape.confidence[entry], right)
             if not found:
                 return
             node = found
-
-    def _like(self, sampled: bool, on_spine: bool, depth: int, rank: int) -> _Counts:
-        place = (sampled * 2 + on_spine) * _DEPTHS + min(depth, _DEPTHS) - 1
-        return self._counts[place * _RANKS + min(rank, _RANKS - 1)]

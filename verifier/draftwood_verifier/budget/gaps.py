@@ -24,24 +24,19 @@ class GapTable:
     def __init__(self, known: dict[int, float] | None = None) -> None:
         self.known: dict[int, float] = dict(known or {})
         self._samples = dict.fromkeys(self.known, _FIRST_SAMPLES)
+        self._answers: dict[int, float] = {}  # since the last sample
 
     def seconds(self, batch: int) -> float:
-        if not self.known:
-            return _PRIOR_S
-        below = [size for size in self.known if size <= batch]
-        above = [size for size in self.known if size >= batch]
-        if not below or not above:
-            return self.known[max(below)] if below else min(self.known[size] for size in above)
-        low, high = max(below), min(above)
-        share = (batch - low) / (high - low) if high > low else 0.0
-        own = self.known[low] * (1 - share) + self.known[high] * share
-        return min(own, *(self.known[size] for size in above))
+        if batch not in self._answers:
+            self._answers[batch] = self._seconds(batch)
+        return self._answers[batch]
 
     def knows(self, batch: int) -> bool:
         """Whether a batch of about this size was measured."""
         return _size(batch) in self.known
 
     def observe(self, batch: int, seconds: float) -> None:
+        self._answers.clear()
         size = _size(batch)
         count = self._samples[size] = self._samples.get(size, 0) + 1
         known = self.known.get(size, seconds)
@@ -56,12 +51,25 @@ class GapTable:
         What got quicker for one size is taken to be as much quicker for all; and a draft of twice the sequences takes
         no more than twice as long, give or take as much again.
         """
+        self._answers.clear()
         own = _size(batch)
         known = self.known.setdefault(own, seconds)
         share = min(1.0, seconds / known)
         for size, value in self.known.items():
             bound = 2 * seconds * size / own if size > own else value
             self.known[size] = min(value * share, bound)
+
+    def _seconds(self, batch: int) -> float:
+        if not self.known:
+            return _PRIOR_S
+        below = [size for size in self.known if size <= batch]
+        above = [size for size in self.known if size >= batch]
+        if not below or not above:
+            return self.known[max(below)] if below else min(self.known[size] for size in above)
+        low, high = max(below), min(above)
+        share = (batch - low) / (high - low) if high > low else 0.0
+        own = self.known[low] * (1 - share) + self.known[high] * share
+        return min(own, *(self.known[size] for size in above))
 
 
 def _size(batch: int) -> int:
