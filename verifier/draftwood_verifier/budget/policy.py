@@ -31,8 +31,13 @@ _TRIAL_ROUNDS, _LONGEST_TRIAL = 6, 24
 _FRESH_ROUNDS = 12
 # Sooner than this after speculation went off, a change of the batch is not a reason to think again.
 _SHORTEST_PAUSE = 16
-# Rounds between two plain ones that keep the plain side of the costs fresh.
-_PLAIN_EVERY = 96
+# Rounds' worth of tokens that may be missing in all before speculation ends: one that was held up makes the next few
+# look bad, and to decode plainly until the next look costs more than that.
+_MISSING = 0.15
+# Rounds between two plain ones that keep the plain side of the costs fresh; where speculation promises so much more
+# than plain decoding that a stale cost can't mislead, they are seldom.
+_PLAIN_EVERY, _PLAIN_SELDOM = 96, 384
+_CLEARLY_MORE = 1.25
 _LEAST_SHORTFALL, _MOST_SHORTFALL = 0.02, 0.2
 _OUTCOME_RATE = 0.05
 # Asks are no nearer to each other than this.
@@ -88,6 +93,7 @@ class Policy:
         self._mixed_at = -math.inf  # time.monotonic of the last step that did not only decode
         self._turned_at = 0  # the round in which speculation went on or off
         self._timed = 0  # rounds since then whose wait was timed
+        self._missing = 0.0  # rounds' worth of tokens that speculation fell short of plain decoding by
         self._size: int | None = None  # of the batch that speculation went on for, or that rests
         self._outlooks: defaultdict[int, Outlook] = defaultdict(Outlook)  # by size, like the next
         self._outcomes: dict[int, _Outcomes] = {}
@@ -117,7 +123,7 @@ class Policy:
         self.waits = GapTable()
         self.grouping.start_over()
         self.speculating = True
-        self._turned_at, self._timed, self._size = self._clock, 0, None
+        self._turned_at, self._timed, self._size, self._missing = self._clock, 0, None, 0.0
         self._outlooks.clear()
         self._outcomes.clear()
         self._drafted = self._foreseen = None
@@ -248,13 +254,15 @@ class Policy:
         return max(self._outlooks[size].next_look, self._turned_at + _SHORTEST_PAUSE)
 
     def _while_speculating(self, batch: Batch) -> Ask:
-        if self._rounds % _PLAIN_EVERY == 0:
-            return Ask.NOTHING
         # A trial was promised something for a batch of its size; the first one is for whatever comes.
         if self._on_trial and self._size in (None, _size(batch.auto)):
             return Ask.DRAFT
         plain, speculative = self._expected(batch)
-        if speculative >= plain * (1 + self.shortfall(batch.sequences) / 2):
+        if self._rounds % (_PLAIN_EVERY if speculative < _CLEARLY_MORE * plain else _PLAIN_SELDOM) == 0:
+            return Ask.NOTHING
+        missing = plain * (1 + self.shortfall(batch.sequences) / 2) / speculative - 1
+        self._missing = max(0.0, self._missing + missing)
+        if self._missing <= _MISSING:
             return Ask.DRAFT
         self._outlooks[_size(batch.auto)].gave_up(self._clock, soon=self._rounds <= _LONGEST_TRIAL)
         self._turn(on=False, batch=batch)
@@ -288,7 +296,7 @@ class Policy:
         )
         self.speculating = on
         self.grouping.start_over()
-        self._turned_at, self._timed = self._clock, 0
+        self._turned_at, self._timed, self._missing = self._clock, 0, 0.0
         self._size = _size(batch.auto)
 
 
