@@ -13,7 +13,7 @@ from draftwood_verifier.telemetry.metrics import VerifierMetrics
 from draftwood_verifier.telemetry.rounds import take_apart
 from draftwood_wire.metering import Meters
 from draftwood_wire.recording import Recorder
-from tests.unit.verifier.test_rounds import STEP, commit
+from tests.unit.verifier.test_rounds import STEP, TREE, commit
 
 
 def step(decision: Decision | None) -> StepRecord:
@@ -40,6 +40,24 @@ def test_the_budget_and_its_regret_are_told_when_there_was_a_decision() -> None:
     assert regret_sum is not None
     assert float(regret_sum[1]) == pytest.approx(0.25)
     assert "draftwood_verifier_steps_total 3.0\n" in text
+
+
+def test_depths_count_whatever_goes_further_too() -> None:
+    meters = Meters("test")
+    metrics = VerifierMetrics(meters)
+    deep = commit()  # a tree of depth 2, two nodes accepted
+    flat = commit(tree=TREE.cut(2), tokens=[9], rows=[0], nodes=[0])
+    metrics.step(STEP, [], [take_apart(each, STEP, 9.99) for each in (deep, flat, flat)])
+    metrics.freeze()
+    text = generate_latest(meters.registry).decode()
+    meters.close()
+    told = re.findall(r'draftwood_verifier_depth_(\w+)_total\{draftwood_depth="(\d)"\} (\S+)', text)
+    assert sorted(told) == [
+        ("accepted", "1", "1.0"),
+        ("accepted", "2", "1.0"),
+        ("proposed", "1", "3.0"),
+        ("proposed", "2", "1.0"),
+    ]
 
 
 def test_what_the_gpu_worked_is_told_where_there_is_one() -> None:

@@ -36,8 +36,8 @@ class Totals:
     plain_steps: Counter[PlainReason] = field(default_factory=Counter)
     verified_nodes: int = 0
     accepted_nodes: int = 0
-    depth_proposed: Counter[int] = field(default_factory=Counter)
-    depth_accepted: Counter[int] = field(default_factory=Counter)
+    trees: Counter[int] = field(default_factory=Counter)  # by depth
+    paths: Counter[int] = field(default_factory=Counter)  # accepted ones, by depth
     outcomes: Counter[Outcome] = field(default_factory=Counter)
     steps: int = 0
 
@@ -108,10 +108,8 @@ class VerifierMetrics:
         totals.verified_nodes += commit.nodes_verified
         totals.accepted_nodes += done.accepted
         self._length(done.tokens)
-        for depth in range(1, done.depth + 1):
-            totals.depth_proposed[depth] += 1
-        for depth in range(1, done.accepted + 1):
-            totals.depth_accepted[depth] += 1
+        totals.trees[done.depth] += 1
+        totals.paths[done.accepted] += 1
 
     def _time_drafts(self, rounds: list[Round]) -> None:
         """The slowest of a step: its sessions are drafted for, and waited for, together."""
@@ -144,8 +142,8 @@ class VerifierMetrics:
             ],
         )
         meters.observe(names.PLAIN_STEPS_RUN, lambda: _by_reason(self._frozen.plain_steps))
-        meters.observe(names.DEPTH_PROPOSED, lambda: _labelled(names.DEPTH, self._frozen.depth_proposed))
-        meters.observe(names.DEPTH_ACCEPTED, lambda: _labelled(names.DEPTH, self._frozen.depth_accepted))
+        meters.observe(names.DEPTH_PROPOSED, lambda: _labelled(names.DEPTH, _reached(self._frozen.trees)))
+        meters.observe(names.DEPTH_ACCEPTED, lambda: _labelled(names.DEPTH, _reached(self._frozen.paths)))
 
     def proposals(self) -> dict[str, int]:
         """Drafts that rounds asked for, by what became of them."""
@@ -179,6 +177,14 @@ def observe_engine(meters: Meters, engine: Engine, traffic: Traffic, metrics: Ve
     )
     meters.observe_value(names.DRAFTERS, lambda: len(pool.links))
     meters.observe_value(names.DRAFTED_SESSIONS, lambda: sum(len(link.sessions) for link in tuple(pool.links)))
+
+
+def _reached(depths: Counter[int]) -> dict[int, int]:
+    """How many went to each depth or further, from depth 1 to the deepest."""
+    return {
+        depth: sum(count for deepest, count in depths.items() if deepest >= depth)
+        for depth in range(1, max(depths, default=0) + 1)
+    }
 
 
 def _labelled(label: str, counts: Mapping[str, int] | Mapping[int, int]) -> Reading:
