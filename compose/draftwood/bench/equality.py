@@ -1,7 +1,22 @@
 """The same request must give the same tokens in every mode."""
 
+from dataclasses import dataclass
+
 from draftwood.bench.traffic import Answer
 from draftwood.bench.workload import BenchRequest
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """Where two modes part: after `shared` tokens, with one of `token_ids` each."""
+
+    modes: tuple[str, str]
+    prompt: str
+    shared: list[int]
+    token_ids: tuple[int, int]
+
+    def __str__(self) -> str:
+        return f"{' and '.join(self.modes)} differ at token {len(self.shared)} of {self.prompt!r}"
 
 
 class Equality:
@@ -9,7 +24,7 @@ class Equality:
 
     def __init__(self) -> None:
         self.compared_tokens = 0
-        self.different: list[str] = []
+        self.different: list[Difference] = []
         self._longest: dict[BenchRequest, tuple[str, list[int]]] = {}
 
     def add(self, mode: str, answers: list[Answer]) -> None:
@@ -25,7 +40,14 @@ class Equality:
         shared = min(len(known), len(answer.token_ids))
         if known[:shared] != answer.token_ids[:shared]:
             at = next(i for i in range(shared) if known[i] != answer.token_ids[i])
-            self.different.append(f"{mode} and {other} differ at token {at} of {answer.request.prompt!r}")
+            self.different.append(
+                Difference(
+                    modes=(mode, other),
+                    prompt=answer.request.prompt,
+                    shared=known[:at],
+                    token_ids=(answer.token_ids[at], known[at]),
+                )
+            )
         self.compared_tokens += shared
         if len(answer.token_ids) > len(known):
             self._longest[answer.request] = (mode, answer.token_ids)

@@ -56,7 +56,8 @@ def test_answers_are_compared_as_far_as_they_go() -> None:
     assert (equality.compared_tokens, equality.different) == (3, [])
     equality.add("auto", [answer([1, 2, 3, 5])])
     assert len(equality.different) == 1
-    assert "auto and tree-4 differ at token 3" in equality.different[0]
+    assert str(equality.different[0]).startswith("auto and tree-4 differ at token 3 of ")
+    assert (equality.different[0].shared, equality.different[0].token_ids) == ([1, 2, 3], (5, 4))
 
 
 def test_verdict_and_row() -> None:
