@@ -61,3 +61,28 @@ def test_trees_are_kept_of_several_rounds_whatever_the_batch() -> None:
     drafts.rounds(7, 0.2)
     drafts.rounds(1, 0.9)
     assert drafts.score_again() < 1.0
+
+
+def test_it_foretells_the_best_nodes_of_a_batch() -> None:
+    random, calibration, profile = np.random.default_rng(1), Calibration(), Profile()
+    together: list[float] = []
+    apart: list[float] = []
+    for number in range(1, 201):
+        trees = [chain(float(chance), nodes=8) for chance in random.uniform(0.1, 0.95, 32)]
+        scores = [calibration.scores(tree, sampled=False) for tree in trees]
+        together.append(sum(sorted(np.concatenate(scores), reverse=True)[:64]) / 32)
+        apart.append(sum(sum(own[:2]) for own in scores) / 32)
+        for tree in trees:
+            profile.observe(tree, calibration, sampled=False, asked=32, round_number=number)
+    foretold = float(profile.tokens(np.array([2.0]), 0.0)[0])
+    assert foretold == pytest.approx(np.mean(together[-50:]), rel=0.02)
+    assert foretold > 1.2 * np.mean(apart[-50:])
+
+
+def test_greedy_and_sampled_trees_share_a_batch_too() -> None:
+    profile, calibration = Profile(), Calibration()
+    for sampled, chance in ((False, 0.9), (True, 0.1)):
+        profile.observe(chain(chance), calibration, sampled=sampled, asked=1, round_number=1)
+    good, poor = (np.cumsum(calibration.scores(chain(c), sampled=False)) for c in (0.9, 0.1))
+    mixed = profile.tokens(np.array([2.0, 4.0]), 0.5)
+    assert mixed.tolist() == pytest.approx([good[3] / 2, (good[3] + poor[3]) / 2], rel=1e-3)
