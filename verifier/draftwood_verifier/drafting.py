@@ -152,17 +152,19 @@ class DrafterPool:
         `batch_of_all`: those and whoever else decodes in the next round; to be counted only where it matters.
         """
         auto = [c for c in commits if c.sequence.adaptive]
-        verdict, wait_s = Ask.NOTHING, 0.0
+        verdict, wait_s, round_size = Ask.NOTHING, 0.0, 1
         if auto and not self.policy.sleep_on(len(auto)):
             batch = batch_of_all()
             verdict = self.policy.next_ask(batch)
             if verdict is Ask.DRAFT:
-                wait_s = self.policy.wait_limit_s(batch.auto, self._wait_s)
+                # Those that get their first token now are few of a round, and their first trees the worst.
+                wait_s, round_size = self.policy.wait_limit_s(batch.auto, self._wait_s), batch.auto
         chosen = [c for c in commits if not c.sequence.adaptive]
         if verdict is Ask.DRAFT:
             chosen = commits
         elif verdict is Ask.PROBE:
-            chosen += _spread(sorted(auto, key=_held_bytes))
+            probed = _spread(sorted(auto, key=_held_bytes))
+            chosen, round_size = chosen + probed, len(probed)
         now = time.monotonic()
         for commit in chosen:
             _draft_of(commit).ask(
@@ -170,6 +172,7 @@ class DrafterPool:
                 now,
                 size=len(chosen),
                 wait_s=wait_s if commit.sequence.adaptive else self._wait_s,
+                round_size=round_size,
                 probing=commit.sequence.adaptive and verdict is Ask.PROBE,
             )
         crowded = [c for c in auto if verdict is not Ask.DRAFT and _held_bytes(c) > HELD_LIMIT_BYTES]
@@ -257,7 +260,7 @@ class DrafterPool:
 
     def _use(self, sequence: Sequence, draft: Draft, base_len: int, tree: TokenTree, came_at: float) -> None:
         if sequence.adaptive:
-            self.policy.saw_tree(tree, sampled=sequence.sampling.temperature > 0, asked=max(1, draft.ask_size))
+            self.policy.saw_tree(tree, sampled=sequence.sampling.temperature > 0, asked=draft.round_size)
         if base_len == len(sequence.tokens):
             draft.tree, draft.rerooted, draft.answered, draft.lagging = tree, False, True, False
             draft.answered_at = came_at

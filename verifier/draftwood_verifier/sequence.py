@@ -92,7 +92,7 @@ class Draft:
     __slots__ = (
         "_asked_lagging", "_replays", "_sent_at", "answered", "answered_at", "ask_size", "asked_at", "asked_len",
         "backlog", "behind", "deadline", "draft_row", "drafter", "group", "hidden_states", "lagging", "node_limit",
-        "probing", "replay", "rerooted", "tree", "waits",
+        "probing", "replay", "rerooted", "round_size", "tree", "waits",
     )  # fmt: skip
 
     def __init__(self, drafter: Drafter, *, backlog: Backlog, node_limit: int, lagging: bool, group: int = 0) -> None:
@@ -107,6 +107,7 @@ class Draft:
         self.draft_row = -1  # as in `plan.Walk`
         self.asked_len = 0  # the length that a tree was last asked for
         self.ask_size = 0  # sessions that were asked for together
+        self.round_size = 1  # trees that stand for the whole batch, of which the one that was asked for is one
         self.waits = False  # the round waits for the answer
         self.behind = False  # the drafter had more than the last commit to take in before it could draft
         self.probing = False  # asked for to learn from: what comes is looked at whole, whatever it is worth
@@ -118,9 +119,11 @@ class Draft:
         self._replays = 0
         self._sent_at: dict[int, float] = {}
 
-    def ask(self, length: int, now: float, *, size: int, wait_s: float, probing: bool = False) -> None:
+    def ask(
+        self, length: int, now: float, *, size: int, wait_s: float, round_size: int = 1, probing: bool = False
+    ) -> None:
         """A tree for `length` tokens is asked for, together with those of `size` sessions; wait_s 0: nobody waits."""
-        self.probing = probing
+        self.probing, self.round_size = probing, round_size
         self.behind = not self.backlog.is_current or not self._sent_at
         self._asked_lagging = self.lagging
         self.asked_len, self.waits, self.ask_size = length, wait_s > 0, size

@@ -40,6 +40,7 @@ _PLAIN_EVERY, _PLAIN_SELDOM = 96, 384
 _CLEARLY_MORE = 1.25
 _LEAST_SHORTFALL, _MOST_SHORTFALL = 0.02, 0.2
 _OUTCOME_RATE = 0.05
+_ROW_RATE = 0.1
 # Asks are no nearer to each other than this.
 _SAME_ASK_S = 1e-6
 # A wait much longer than usual is given up; never before this.
@@ -92,6 +93,7 @@ class Policy:
         self._late_since = -math.inf  # time.monotonic of the last ask of which an answer came late
         self._mixed_at = -math.inf  # time.monotonic of the last step that did not only decode
         self._turned_at = 0  # the round in which speculation went on or off
+        self._row_s: float | None = None  # of a prompt's row beside decoding, at scale 1
         self._timed = 0  # rounds since then whose wait was timed
         self._missing = 0.0  # rounds' worth of tokens that speculation fell short of plain decoding by
         self._size: int | None = None  # of the batch that speculation went on for, or that rests
@@ -197,6 +199,15 @@ class Policy:
     def saw_mixed_step(self, now: float) -> None:
         """A step that did not only decode has ended."""
         self._mixed_at = now
+
+    def saw_rows_beside(self, rows: int, seconds: float) -> None:
+        """So many rows of prompts made a step that decodes so much longer."""
+        at_scale_1 = max(0.0, seconds) / (rows * self.costs.scale)
+        self._row_s = at_scale_1 if self._row_s is None else self._row_s + _ROW_RATE * (at_scale_1 - self._row_s)
+
+    def beside_s(self, rows: int) -> float:
+        """What rows of prompts take beside decoding; all the time that there is before that was seen."""
+        return math.inf if self._row_s is None else rows * self._row_s * self.costs.scale
 
     def saw_late_answer(self, batch: int, seconds: float, now: float) -> None:
         """A tree for one of `batch` sessions came after the round had gone on without it; the first of them counts."""
