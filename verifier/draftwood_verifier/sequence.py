@@ -122,7 +122,8 @@ class Draft:
     def ask(
         self, length: int, now: float, *, size: int, wait_s: float, round_size: int = 1, probing: bool = False
     ) -> None:
-        """A tree for `length` tokens is asked for, together with those of `size` sessions; wait_s 0: nobody waits."""
+        """A tree for `length` tokens is asked for, together with those of `size` sessions; it is one of `round_size`
+        that stand for the whole batch. wait_s 0: nobody waits."""
         self.probing, self.round_size = probing, round_size
         self.behind = not self.backlog.is_current or not self._sent_at
         self._asked_lagging = self.lagging

@@ -27,7 +27,7 @@ class Steps:
         self.policy = Policy(
             CostTable(axes, [[[known_s for _ in axes.nodes] for _ in axes.sequences] for _ in axes.context])
         )
-        self.sequence = sequence()
+        self.sequence, self.prompt = sequence(), sequence(session_id=99)
         self._pace = Pace(self.policy)
         self.now = 10.0
 
@@ -36,8 +36,10 @@ class Steps:
         *commits: Commit,
         pause_s: float = PAUSE_S,
         kind: SegmentKind = SegmentKind.DECODE,
+        prompt_rows: int = 0,
         decision: Decision | None = None,
     ) -> None:
+        prompt = [Segment(self.prompt, SegmentKind.PREFILL, 0, prompt_rows, 0)] if prompt_rows else []
         started_at = self.now + pause_s
         self.now = started_at + STEP_S
         self._pace.step_done(
@@ -47,7 +49,7 @@ class Steps:
                 executed_at=self.now,
                 device_s=0.0,
                 finished_at=self.now,
-                segments=[Segment(c.sequence, kind, 0, 1 + c.nodes_verified, 100) for c in commits],
+                segments=[Segment(c.sequence, kind, 0, 1 + c.nodes_verified, 100) for c in commits] + prompt,
                 commits=list(commits),
                 decision=decision,
             )
@@ -155,3 +157,42 @@ def test_what_speculation_gave_is_held_against_its_promise(monkeypatch: pytest.M
     steps.step(steps.plain(), decision=DECISION)
     assert outcomes == [(DECISION, 3, pytest.approx(0.02 + STEP_S))]
     assert windows == [(3, pytest.approx(0.02 + STEP_S))] * 2
+
+
+@pytest.mark.parametrize(("row_s", "wait_s"), [(None, 0.023), (0.0, 0.073), (0.002, 0.053), (1.0, 0.023)])
+def test_a_wait_leaves_room_for_prompts_that_would_be_read_beside_decoding(row_s: float | None, wait_s: float) -> None:
+    steps = Steps()
+    if row_s is not None:
+        steps.policy.saw_rows_beside(1, row_s)
+    steps.step(steps.drafted())
+    steps.step(prompt_rows=10, pause_s=0.003)
+    steps.step(steps.drafted(), pause_s=0.02)
+    assert steps.policy.waits.known == {1: pytest.approx(wait_s)}
+
+
+def test_prompts_beside_decoding_teach_what_their_rows_take() -> None:
+    steps = Steps(known_s=STEP_S / 2)
+    steps.step(steps.drafted(), prompt_rows=10)
+    assert steps.policy.beside_s(20) == pytest.approx(STEP_S)
+    steps.step(steps.drafted(), pause_s=0.02)  # after a step of two kinds nothing is known of the wait
+    assert not steps.policy.waits.known
+
+
+@pytest.mark.parametrize(("again", "timed"), [(4, True), (3, True), (2, False)])
+def test_rounds_of_many_that_are_nearly_the_same_are_timed(again: int, timed: bool) -> None:
+    steps = Steps()
+    sequences = [sequence(session_id=number) for number in range(4)]
+    later = sequences[:again] + [sequence(session_id=10 + number) for number in range(4 - again)]
+    steps.step(*map(steps.drafted, sequences))
+    steps.step(*map(steps.drafted, later), pause_s=0.02)
+    assert steps.policy.waits.known == ({4: pytest.approx(0.02)} if timed else {})
+
+
+@pytest.mark.parametrize(("behind", "timed"), [(1, True), (2, False)])
+def test_some_of_many_that_the_drafter_catches_up_with_are_a_part_of_the_wait(behind: int, timed: bool) -> None:
+    steps = Steps()
+    drafted = [steps.drafted(sequence(session_id=number)) for number in range(4)]
+    steps.step(*drafted)
+    late = [dataclasses.replace(commit, behind=True) for commit in drafted[:behind]]
+    steps.step(*late, *drafted[behind:], pause_s=0.02)
+    assert steps.policy.waits.known == ({4: pytest.approx(0.02)} if timed else {})
