@@ -132,6 +132,7 @@ def test_a_stop_string_ends_the_ids_inside_the_last_report(tmp_path: Path) -> No
 def test_reports_go_on_with_another_verifier(tmp_path: Path) -> None:
     async def main() -> None:
         first, second = fake(tmp_path), fake(tmp_path)
+        second.breaks = first.breaks  # the first call breaks, whichever verifier is ready for it
         first.breaks.append((2, grpc.StatusCode.UNAVAILABLE))
         async with stage(tmp_path, [first, second]) as running:
             choices = await streamed(running)

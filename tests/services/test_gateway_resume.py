@@ -84,6 +84,7 @@ def test_endless_failures_end(tmp_path: Path) -> None:
 def test_a_full_verifier_is_passed_over(tmp_path: Path) -> None:
     async def main() -> None:
         verifiers = fakes(tmp_path, 2)
+        verifiers[1].breaks = verifiers[0].breaks  # the first call finds it full, whichever verifier is ready for it
         verifiers[0].breaks.append((0, grpc.StatusCode.RESOURCE_EXHAUSTED))
         async with stage(tmp_path, verifiers) as running, AsyncClient(running.grpc) as client:
             assert (await client.generate("hello")).text == TEXT
