@@ -41,6 +41,18 @@ def test_chances_come_to_what_was_seen() -> None:
     assert below < 0.02
 
 
+def test_siblings_that_the_draft_is_as_sure_of_learn_apart() -> None:
+    random, calibration = np.random.default_rng(6), Calibration()
+    pair = TokenTree(
+        token_ids=np.array([10, 20], np.int32),
+        parents=np.zeros(2, np.int32),
+        log_probs=np.log(np.array([0.4, 0.4], np.float32)),
+    )
+    for _ in range(4000):
+        calibration.observe(pair, [int(random.choice([10, 20, 99], p=[0.7, 0.1, 0.2]))], sampled=False)
+    assert calibration.scores(pair, sampled=False) == pytest.approx([0.7, 0.1], abs=0.04)
+
+
 def test_only_nodes_on_the_way_of_the_known_tokens_teach() -> None:
     calibration = Calibration()
     for _ in range(200):

@@ -174,7 +174,13 @@ def test_prompts_beside_decoding_teach_what_their_rows_take() -> None:
     steps = Steps(known_s=STEP_S / 2)
     steps.step(steps.drafted(), prompt_rows=10)
     assert steps.policy.beside_s(20) == pytest.approx(STEP_S)
-    steps.step(steps.drafted(), pause_s=0.02)  # after a step of two kinds nothing is known of the wait
+
+
+def test_after_prompts_beside_decoding_nothing_is_known_of_the_wait() -> None:
+    steps = Steps()
+    steps.step(steps.drafted())
+    steps.step(steps.drafted(), prompt_rows=10)
+    steps.step(steps.drafted(), pause_s=0.02)
     assert not steps.policy.waits.known
 
 

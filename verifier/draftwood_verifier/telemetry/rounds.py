@@ -27,7 +27,7 @@ class PlainReason(Enum):
     END = "end"
 
 
-# Not frozen, which would take three times as long to make.
+# Not frozen: that takes twice as long to make.
 @dataclass(kw_only=True, slots=True)
 class Round:
     """`wait_s + verify_s + overhead_s` is the time from `started_at`, the session's last commit, to this one."""
