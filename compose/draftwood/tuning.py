@@ -10,7 +10,7 @@ SERVICE_ENVIRONMENT: dict[str, str] = {"GOMP_SPINCOUNT": "10000"}
 
 # `--threads` of each service that computes.
 VERIFIER_THREADS = 2
-DRAFTER_THREADS = 1
+DRAFTER_THREADS = 2
 
 # Nodes of a tree when the request does not say, and in `draftwood demo`.
 NODE_LIMIT = 10

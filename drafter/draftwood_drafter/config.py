@@ -36,7 +36,7 @@ class DrafterConfig:
         metadata={"help": "who holds the target's head: drafter, or verifier, which then makes trees of hidden states"},
     )
     device: str = field(default="cpu", metadata={"help": "where the model is: cpu, cuda, or one of several as cuda:1"})
-    threads: int = field(default=0, metadata={"help": "threads of one draft step; 0 leaves torch's choice"})
+    threads: int = field(default=0, metadata={"help": "threads of one draft step at most; 0 leaves torch's choice"})
     redial_min_s: float = field(default=0.1, metadata={"help": "wait before the second attempt to reach the verifier"})
     redial_max_s: float = field(default=2.0, metadata={"help": "longest wait between two attempts"})
     metrics: str = field(

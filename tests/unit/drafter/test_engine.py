@@ -1,5 +1,7 @@
 """Drafts do not depend on how context arrived or who else is in the batch; pages always come back."""
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 import torch
@@ -62,6 +64,39 @@ def test_batch_equals_alone(engine: DraftEngine, monkeypatch: pytest.MonkeyPatch
         assert together.keys() == alone.keys()
         for session_id, draft in together.items():
             assert_same(draft, alone[session_id])
+
+
+@pytest.fixture
+def three_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("three_threads")
+def test_large_drafts_take_more_threads_and_small_ones_leave_them_to_others(
+    engine: DraftEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = engine.model.config.block_size
+    monkeypatch.setattr(host_backend, "ROWS_A_THREAD", 2 * rows)
+    threads: list[int] = []
+    forward = engine.model.block_hidden
+
+    def counted(roots: list[int], lengths: list[int], context: torch.Tensor) -> torch.Tensor:
+        threads.append(torch.get_num_threads())
+        return forward(roots, lengths, context)
+
+    monkeypatch.setattr(engine.model, "block_hidden", counted)
+    backend = HostBackend(engine.model, engine.cache)
+    for session_id, length in enumerate([8, 8, 8, 8, 8, 8, 8, 8]):
+        fill(engine, session_id, length, TREE)
+    ready = engine.ready()
+    with torch.inference_mode():
+        for count in (1, 3, 4, 8):
+            assert len(backend.draft(ready[:count])) == count
+    assert threads == [1, 1, 2, 3]
+    assert torch.get_num_threads() == 3
 
 
 def test_context_in_pieces_equals_at_once(engine: DraftEngine) -> None:
