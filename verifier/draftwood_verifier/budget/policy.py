@@ -197,7 +197,7 @@ class Policy:
         self.pauses.observe(sequences, seconds / self.costs.scale)
 
     def saw_mixed_step(self, now: float) -> None:
-        """A step that did not only decode has ended."""
+        """A step that did not only decode has been computed."""
         self._mixed_at = now
 
     def saw_rows_beside(self, rows: int, seconds: float) -> None:
@@ -306,7 +306,6 @@ class Policy:
             plain,
         )
         self.speculating = on
-        self.grouping.start_over()
         self._turned_at, self._timed, self._missing = self._clock, 0, 0.0
         self._size = _size(batch.auto)
 
