@@ -45,6 +45,10 @@ class DrafterLink(Drafter, Protocol):
     def lacks_head(self) -> bool:
         """It sends hidden states in the place of trees."""
 
+    @property
+    def sending(self) -> bool:
+        """Some of its frames are not on the wire yet."""
+
     def send_opened(self, sequence: Sequence, tokens: list[int], features_from: int) -> None: ...
     def send_features(self, session_id: int, start: int, features: NDArray[np.float32]) -> None: ...
     def send_updates(self, updates: list[Update]) -> None: ...
@@ -69,6 +73,10 @@ class DrafterPool:
         self._vocab_size = vocab_size
         self._wait_s = wait_s
         self._rejection = rejection
+
+    @property
+    def sending(self) -> bool:
+        return any(link.sending for link in self.links)
 
     def join(self, link: DrafterLink, running: Iterable[Sequence]) -> None:
         """A drafter is there: it gets every running session that has none."""

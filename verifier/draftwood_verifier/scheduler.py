@@ -59,6 +59,7 @@ class Scheduler:
         self._max_waiting = max_waiting
         self._prefill_chunk = prefill_chunk
         self._too_few = -1  # available pages when the first in line did not fit; it is not tried again with as many
+        self._decoding_s = 0.0  # of the last step that decoded
 
     @property
     def token_capacity(self) -> int:
@@ -142,9 +143,27 @@ class Scheduler:
 
     def decoding(self, now: float) -> list[Sequence]:
         """Those that can decode now without waiting for a drafter."""
+        self.policy.grouping.turn_to(sum([_waits(s) for s in self.running]))
         held = self._held(now)
         decoding = [s for s in self.running if s.prefilled and not (held and self._is_held(s, held))]
         return _by_turns(decoding) if self.policy.grouping.groups > 1 else decoding
+
+    def decoded(self, seconds: float) -> None:
+        """A step with decoding took so long."""
+        self._decoding_s = seconds
+
+    def prompts_wait_until(self, now: float) -> float | None:
+        """When nothing can decode without drafts that are under way: until when prompts wait for them as well.
+
+        Beside the decoding that follows their rows cost little; in a step of their own they pay for the target's
+        weights once more, and their session asks for a draft that all others have to wait for. They wait no longer than
+        they would for a step of the others in plain decoding. None: they need not, or there are none.
+        """
+        if all(s.prefilled for s in self.running) or any(_replays(s) for s in self.running):
+            return None
+        drafts = [s.draft for s in self.running if s.draft is not None and _awaited(s, now)]
+        until = min((draft.asked_at for draft in drafts), default=-math.inf) + self._decoding_s
+        return min(until, *(draft.deadline for draft in drafts)) if now < until else None
 
     def batch(self, joining: list[Sequence]) -> Batch:
         """All that decode in the next round, those that get their first token now included."""

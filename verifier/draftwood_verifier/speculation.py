@@ -204,6 +204,10 @@ class DrafterStream:
     def congested(self) -> bool:
         return self._queued_bytes > CONGESTED_BYTES
 
+    @property
+    def sending(self) -> bool:
+        return self._queued_bytes > 0
+
     def send_opened(self, sequence: Sequence, tokens: list[int], features_from: int) -> None:
         assert sequence.draft is not None, "a session is opened before it has a draft"
         params = sequence.sampling

@@ -37,6 +37,7 @@ class Steps:
         pause_s: float = PAUSE_S,
         kind: SegmentKind = SegmentKind.DECODE,
         prompt_rows: int = 0,
+        first: tuple[Commit, ...] = (),  # first token of the prompt
         decision: Decision | None = None,
     ) -> None:
         prompt = [Segment(self.prompt, SegmentKind.PREFILL, 0, prompt_rows, 0)] if prompt_rows else []
@@ -50,7 +51,7 @@ class Steps:
                 device_s=0.0,
                 finished_at=self.now,
                 segments=[Segment(c.sequence, kind, 0, 1 + c.nodes_verified, 100) for c in commits] + prompt,
-                commits=list(commits),
+                commits=[*commits, *first],
                 decision=decision,
             )
         )
@@ -176,12 +177,29 @@ def test_prompts_beside_decoding_teach_what_their_rows_take() -> None:
     assert steps.policy.beside_s(20) == pytest.approx(STEP_S)
 
 
-def test_after_prompts_beside_decoding_nothing_is_known_of_the_wait() -> None:
+def test_steps_with_prompts_beside_decoding_are_timed_as_well() -> None:
     steps = Steps()
-    steps.step(steps.drafted())
+    for _ in range(3):
+        steps.step(steps.drafted(), prompt_rows=10, pause_s=0.02)
+    assert steps.policy.waits.known == {1: pytest.approx(0.02)}
+    before = [list(line) for lines in steps.policy.costs.seconds for line in lines]
+    steps.step(steps.plain(), prompt_rows=10)
+    assert steps.policy.pauses.known == {1: pytest.approx(PAUSE_S)}
+    assert [line for lines in steps.policy.costs.seconds for line in lines] == before
+
+
+def test_a_first_token_beside_decoding_is_not_what_speculation_gave(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = Steps(known_s=STEP_S / 2)
+    outcomes: list[tuple[int, float]] = []
+    monkeypatch.setattr(
+        steps.policy, "saw_outcome", lambda _, *, tokens, seconds, **__: outcomes.append((tokens, seconds))
+    )
+    first = dataclasses.replace(steps.plain(sequence(session_id=99)), round=0)
     steps.step(steps.drafted(), prompt_rows=10)
-    steps.step(steps.drafted(), pause_s=0.02)
-    assert not steps.policy.waits.known
+    for firsts in ((), (first,)):
+        steps.step(steps.drafted(), first=firsts, pause_s=0.02, prompt_rows=10, decision=DECISION)
+    # Half of the step was the prompt's.
+    assert outcomes == [(3, pytest.approx(0.02 + STEP_S / 2))] * 2
 
 
 @pytest.mark.parametrize(("again", "timed"), [(4, True), (3, True), (2, False)])

@@ -135,6 +135,34 @@ def test_sessions_of_a_drafter_go_together_and_others_do_not_wait() -> None:
     assert [k[0] for k in kinds(scheduler.schedule(scheduler.decoding(6.1)))] == [2]
 
 
+def test_prompts_wait_for_drafts_no_longer_than_for_a_step_of_the_others() -> None:
+    scheduler = make_scheduler()
+    one = decoding(scheduler, 1)
+    own = draft(one, Quiet())
+    ask(own, 7, 1.0, 5.0)
+    scheduler.decoded(0.5)
+    assert scheduler.prompts_wait_until(1.2) is None  # there are none
+    scheduler.add(make_sequence(2))
+    scheduler.start_waiting()
+    assert scheduler.prompts_wait_until(1.2) == 1.5
+    assert scheduler.prompts_wait_until(1.5) is None
+    own.deadline = 1.3
+    assert scheduler.prompts_wait_until(1.2) == 1.3
+    own.answered = True
+    assert scheduler.prompts_wait_until(1.2) is None
+
+
+def test_prompts_do_not_wait_where_the_drafter_waits_for_features() -> None:
+    scheduler = make_scheduler()
+    own = draft(decoding(scheduler, 1), Quiet())
+    ask(own, 7, 1.0, 5.0)
+    scheduler.decoded(0.5)
+    scheduler.add(make_sequence(2))
+    scheduler.start_waiting()
+    own.replay = range(2)
+    assert scheduler.prompts_wait_until(1.2) is None
+
+
 def test_two_groups_of_a_drafter_take_turns() -> None:
     scheduler = make_scheduler()
     scheduler.policy.grouping = Grouping(2)
