@@ -221,10 +221,10 @@ def test_waits_are_bounded_by_what_is_usual() -> None:
     policy = make_policy()
     assert policy.wait_limit_s(4, 0.2) == 0.2
     policy.waits.observe(4, 0.03)
-    assert policy.wait_limit_s(4, 0.2) == pytest.approx(0.09)
+    assert policy.wait_limit_s(4, 0.2) == pytest.approx(0.12)
     assert policy.wait_limit_s(4, 0.05) == 0.05
     policy.waits.observe(1, 0.001)
-    assert policy.wait_limit_s(1, 0.2) == pytest.approx(0.02)
+    assert policy.wait_limit_s(1, 0.2) == pytest.approx(0.06)
 
 
 def test_promises_that_were_not_kept_make_it_harder_to_speculate() -> None:

@@ -9,15 +9,15 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 # Steps of a window, windows of a trial (one and two groups in turn), and steps before the next trial.
-_WINDOW = 24
-_WINDOWS = 6
+_WINDOW = 12
+_WINDOWS = 12
 _FIRST_PAUSE = 64
-_FIRST_REST = 256
+_FIRST_REST = 1024
 _LONGEST_REST = 16_384
 # Two groups have to be this much better: the trial is short and the machine is never quiet.
 _GAIN = 1.03
-# So much worse in the first windows, and there is nothing more to find out.
-_HOPELESS = 0.9
+# So much worse after an equal number of steps, and there is nothing more to find out.
+_HOPELESS = 0.85
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class _Trials:
         self.tallies[self.groups].tokens += tokens
         self.tallies[self.groups].seconds += seconds
         self.steps += 1
-        if self.steps == _WINDOW * _WINDOWS or (self.steps == 2 * _WINDOW and self._gain < _HOPELESS):
+        if self.steps == _WINDOW * _WINDOWS or (self.steps % (2 * _WINDOW) == 0 and self._gain < _HOPELESS):
             self._decide()
         elif self.steps % _WINDOW == 0:
             self.groups = 3 - self.groups
