@@ -11,12 +11,12 @@ _MOST_ALIKE, _MOST_BEHIND = 0.75, 0.25
 
 
 class Pace:
-    """Teaches the policy: of steps with prompts beside decoding all but what decoding costs, of others' nothing."""
+    """Teaches the policy: of steps with prompts all but what decoding costs; waits leave out steps without decoding."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
         self._previous: StepRecord | None = None  # that decoded
-        # Since then, of steps that decoded nothing: waits leave room for them.
+        # Since then, of steps that decoded nothing.
         self._aside_s, self._aside_rows = 0.0, 0
 
     def step_done(self, record: StepRecord) -> None:

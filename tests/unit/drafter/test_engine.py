@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from safetensors.torch import load_file
 
 from draftwood_drafter import host_backend
 from draftwood_drafter.backend import Draft
@@ -16,6 +17,7 @@ from draftwood_drafter.session import DraftParams, FeatureRows, SessionFault, Sh
 from draftwood_kernels.build_tree import best_first
 from draftwood_kernels.sample import gumbel
 from draftwood_wire.tree import check_tree
+from tests.unit.drafter.pair import Pair
 
 TREE = DraftParams(shape=Shape.TREE, node_limit=24)
 CHAIN = DraftParams(shape=Shape.CHAIN, node_limit=256)
@@ -76,10 +78,13 @@ def three_threads() -> Iterator[None]:
 
 @pytest.mark.usefixtures("three_threads")
 def test_large_drafts_take_more_threads_and_small_ones_leave_them_to_others(
-    engine: DraftEngine, monkeypatch: pytest.MonkeyPatch
+    pair: Pair, engine: DraftEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows = engine.model.config.block_size
-    monkeypatch.setattr(host_backend, "ROWS_A_THREAD", 2 * rows)
+    stored = load_file(pair.draft / "model.safetensors")
+    weights = sum(t.numel() for name, t in stored.items() if "layers." in name and t.ndim == 2)
+    weights += engine.model.vocab_size * engine.model.config.hidden_size  # the target's head
+    products = weights * engine.model.config.block_size
+    monkeypatch.setattr(host_backend, "PRODUCTS_A_THREAD", 2 * products)
     threads: list[int] = []
     forward = engine.model.block_hidden
 
@@ -97,6 +102,27 @@ def test_large_drafts_take_more_threads_and_small_ones_leave_them_to_others(
             assert len(backend.draft(ready[:count])) == count
     assert threads == [1, 1, 2, 3]
     assert torch.get_num_threads() == 3
+
+
+@pytest.mark.usefixtures("three_threads")
+def test_so_does_much_context(engine: DraftEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = engine.model
+    linears = model.weights.fc, model.weights.context_kv
+    weights = sum(linear.in_features * linear.out_features for linear in linears)
+    monkeypatch.setattr(host_backend, "PRODUCTS_A_THREAD", 10 * weights)
+    threads: list[int] = []
+    rows_of = model.context_rows
+
+    def counted(features: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        threads.append(torch.get_num_threads())
+        return rows_of(features, positions)
+
+    monkeypatch.setattr(model, "context_rows", counted)
+    backend = HostBackend(model, engine.cache)
+    monkeypatch.setattr(engine, "_backend", backend)
+    for session_id, length in enumerate([2, 20, 21, 41]):
+        fill(engine, session_id, length, TREE)
+    assert threads == [1, 1, 2, 3]
 
 
 def test_context_in_pieces_equals_at_once(engine: DraftEngine) -> None:
