@@ -1,5 +1,7 @@
 """Steps that were, turned into what the budget knows of trees, costs and waits."""
 
+import math
+
 from draftwood_verifier.budget.policy import Policy
 from draftwood_verifier.commit import Commit
 from draftwood_verifier.record import StepRecord
@@ -8,6 +10,8 @@ from draftwood_verifier.scheduler import Segment, SegmentKind
 # Rounds of many requests are never all about the same ones: some end, others begin, and the drafter has to catch up
 # with those. That is a part of every wait there; where it is most of one, it says nothing about the next.
 _MOST_ALIKE, _MOST_BEHIND = 0.75, 0.25
+# Rounds of many requests teach more about trees than is ever asked, and learning takes time beside the drafter.
+_TAUGHT = 16
 
 
 class Pace:
@@ -21,7 +25,7 @@ class Pace:
 
     def step_done(self, record: StepRecord) -> None:
         decoded = [segment for segment in record.segments if segment.kind is SegmentKind.DECODE]
-        self._judge(record.commits)
+        self._judge([commit for commit in record.commits if commit.draft is not None], record.number)
         if len(decoded) < len(record.segments):
             self._policy.saw_mixed_step(record.executed_at)
         if decoded:
@@ -32,12 +36,13 @@ class Pace:
             self._aside_rows += sum([segment.rows for segment in record.segments])
         self._policy.look_ahead()
 
-    def _judge(self, commits: list[Commit]) -> None:
-        """What their trees were worth."""
-        for commit in commits:
-            if commit.draft is not None:
-                sampled = commit.sequence.sampling.temperature > 0
-                self._policy.calibration.observe(commit.draft, commit.tokens, sampled=sampled)
+    def _judge(self, drafted: list[Commit], number: int) -> None:
+        """What their trees were worth; of many, others in every step."""
+        stride = math.ceil(len(drafted) / _TAUGHT) or 1
+        for commit in drafted[number % stride :: stride]:
+            assert commit.draft is not None, "only rounds with a draft are judged"
+            sampled = commit.sequence.sampling.temperature > 0
+            self._policy.calibration.observe(commit.draft, commit.tokens, sampled=sampled)
 
     def _time(self, previous: StepRecord | None, record: StepRecord, decoded: list[Segment]) -> None:
         """What decoding took, and how long it came after the last."""

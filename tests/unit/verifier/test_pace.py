@@ -38,6 +38,7 @@ class Steps:
         kind: SegmentKind = SegmentKind.DECODE,
         prompt_rows: int = 0,
         first: tuple[Commit, ...] = (),  # first token of the prompt
+        number: int = 1,
         decision: Decision | None = None,
     ) -> None:
         prompt = [Segment(self.prompt, SegmentKind.PREFILL, 0, prompt_rows, 0)] if prompt_rows else []
@@ -45,7 +46,7 @@ class Steps:
         self.now = started_at + STEP_S
         self._pace.step_done(
             StepRecord(
-                number=1,
+                number=number,
                 started_at=started_at,
                 executed_at=self.now,
                 device_s=0.0,
@@ -85,6 +86,23 @@ def test_a_draft_teaches_what_all_its_nodes_were_worth(kind: SegmentKind, monkey
     drafted = dataclasses.replace(steps.plain(), draft=TREE)  # of which nothing was looked at
     steps.step(drafted, steps.plain(), kind=kind)
     assert lessons == [(TREE, drafted.tokens, False)]
+
+
+def test_of_many_drafts_some_teach_and_others_in_the_next_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = Steps()
+    lessons: list[int] = []
+    monkeypatch.setattr(steps.policy.calibration, "observe", lambda tree, tokens, **_: lessons.append(tokens[0]))
+    drafted = [
+        dataclasses.replace(steps.plain(sequence(session_id=number)), draft=TREE, tokens=[number])
+        for number in range(40)
+    ]
+    for number in range(3):
+        steps.step(*drafted, number=number)
+        assert len(lessons) <= 16 * (number + 1)
+    assert sorted(lessons) == list(range(40))
+    lessons.clear()
+    steps.step(*drafted[:16])
+    assert lessons == list(range(16))
 
 
 def test_the_time_between_two_plain_steps_is_a_pause() -> None:

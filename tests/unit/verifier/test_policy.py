@@ -217,6 +217,20 @@ def test_trees_are_worth_what_is_known_now_not_when_they_came() -> None:
     assert not policy.speculating
 
 
+def test_of_many_trees_some_are_learned_from_and_weigh_as_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    trees = [random_tree(np.random.default_rng(number), 10) for number in range(64)]
+    numbers = {id(tree): number for number, tree in enumerate(trees)}
+    policy = make_policy()
+    taught: list[tuple[int, int]] = []
+    monkeypatch.setattr(
+        policy.profile, "observe", lambda tree, _, *, asked, **__: taught.append((numbers[id(tree)], asked))
+    )
+    for tree in trees:
+        policy.saw_tree(tree, sampled=False, asked=64)
+    policy.rates(Batch(auto=64, sequences=64, context=100.0, sampled=0.0))
+    assert taught == [(number, 16) for number in range(0, 64, 4)]
+
+
 def test_waits_are_bounded_by_what_is_usual() -> None:
     policy = make_policy()
     assert policy.wait_limit_s(4, 0.2) == 0.2

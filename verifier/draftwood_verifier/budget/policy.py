@@ -41,6 +41,8 @@ _CLEARLY_MORE = 1.25
 _LEAST_SHORTFALL, _MOST_SHORTFALL = 0.02, 0.2
 _OUTCOME_RATE = 0.05
 _ROW_RATE = 0.1
+# Trees of a batch that are learned from at most, spread over all of them.
+_TAUGHT = 16
 # Asks are no nearer to each other than this.
 _SAME_ASK_S = 1e-6
 # A wait much longer than usual is given up, for all who wait: so that must not be one in which the drafter only had to
@@ -242,9 +244,14 @@ class Policy:
         return self.rates(batch)
 
     def _take_in(self) -> None:
-        for each in self._arrived:
+        stride = math.ceil(len(self._arrived) / _TAUGHT) or 1
+        for each in self._arrived[::stride]:
             self.profile.observe(
-                each.tree, self.calibration, sampled=each.sampled, asked=each.asked, round_number=each.round_number
+                each.tree,
+                self.calibration,
+                sampled=each.sampled,
+                asked=max(1, each.asked // stride),
+                round_number=each.round_number,
             )
         self._arrived.clear()
 
