@@ -91,7 +91,7 @@ def test_a_draft_teaches_what_all_its_nodes_were_worth(kind: SegmentKind, monkey
 def test_of_many_drafts_some_teach_and_others_in_the_next_step(monkeypatch: pytest.MonkeyPatch) -> None:
     steps = Steps()
     lessons: list[int] = []
-    monkeypatch.setattr(steps.policy.calibration, "observe", lambda _, tokens, **_: lessons.append(tokens[0]))
+    monkeypatch.setattr(steps.policy.calibration, "observe", lambda _, tokens, **__: lessons.append(tokens[0]))
     drafted = [
         dataclasses.replace(steps.plain(sequence(session_id=number)), draft=TREE, tokens=[number])
         for number in range(40)
