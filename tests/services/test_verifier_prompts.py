@@ -4,12 +4,15 @@ import asyncio
 
 import pytest
 
+from draftwood_verifier.drafting import DrafterPool
 from draftwood_verifier.record import StepRecord
 from draftwood_verifier.scheduler import Scheduler, SegmentKind
+from draftwood_verifier.sequence import FinishReason, TokenStream
 from draftwood_wire.tree import EMPTY_TREE, TokenTree
+from draftwood_wire.v1 import sampling_pb2
 from tests.services.fake_target import FakeTarget
 from tests.services.scripted_drafter import DraftedSession
-from tests.services.verifier_harness import collect, request, run, serving
+from tests.services.verifier_harness import collect, oracle_script, request, run, serving
 
 ONE, TWO = [3, 0, 5, 0, 7], [2, 1, 2]
 FOREVER_S = 30.0
@@ -66,3 +69,34 @@ def test_a_prompt_does_not_wait_for_a_draft_that_takes_longer_than_a_step() -> N
     kinds = Kinds()
     run(second_prompt_meets_a_slow_draft(kinds, draft_comes_first=False))
     assert kinds.seen == [(0, True), (1, False), (0, True), (1, False), (1, False)]
+
+
+@pytest.mark.parametrize("mode", [sampling_pb2.SPECULATION_MODE_TREE, sampling_pb2.SPECULATION_MODE_OFF])
+def test_clients_leave_their_turn_to_frames_only_while_drafts_are_waited_for(
+    mode: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A drafter that is stuck, with frames that never leave, costs those who do not wait for it nothing."""
+    looks: list[int] = []
+    told_after: list[int] = []
+
+    def sending(_: DrafterPool) -> bool:
+        looks.append(1)
+        return len(looks) % 4 != 0  # the frames of a step are on the wire when it is looked at for the fourth time
+
+    def push(stream: TokenStream, tokens: list[int], reason: FinishReason | None) -> None:
+        told_after.append(len(looks))
+        pushed(stream, tokens, reason)
+
+    pushed = TokenStream.push
+    monkeypatch.setattr(DrafterPool, "sending", property(sending))
+    monkeypatch.setattr(TokenStream, "push", push)
+
+    async def body() -> None:
+        target = FakeTarget(pages=64, page_size=4)
+        async with serving(target=target) as harness, harness.drafter(oracle_script(target)):
+            assert (await harness.generate(ONE, 20, mode=mode)).tokens == target.plain(ONE, 20)
+
+    run(body())
+    waited = told_after[:-1]  # nobody waits for a draft after the last round
+    assert waited == ([4 * (step + 1) for step in range(len(waited))] if looks else [0] * 19)
+    assert bool(looks) == (mode == sampling_pb2.SPECULATION_MODE_TREE)
