@@ -184,6 +184,18 @@ def test_two_groups_of_a_drafter_take_turns() -> None:
     assert [k[0] for k in kinds(scheduler.schedule(scheduler.decoding(1.1)))] == [2, 4]
 
 
+def test_groups_go_by_the_sessions_that_are_drafted_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    scheduler = make_scheduler()
+    loads: list[int] = []
+    monkeypatch.setattr(scheduler.policy.grouping, "turn_to", loads.append)
+    one, two, _ = (decoding(scheduler, i) for i in (1, 2, 3))
+    scheduler.decoding(0.0)
+    draft(one, Quiet())
+    draft(two, Quiet()).answered = True
+    scheduler.decoding(0.0)
+    assert loads == [0, 2]
+
+
 def test_trees_are_cut_to_the_node_limit_and_to_the_tokens_left() -> None:
     tree = TokenTree(
         token_ids=np.array([1, 2, 3, 4, 5], np.int32),
