@@ -2,7 +2,7 @@
 
 import math
 
-from draftwood_verifier.budget.policy import Policy
+from draftwood_verifier.budget.policy import TAUGHT, Policy
 from draftwood_verifier.commit import Commit
 from draftwood_verifier.record import StepRecord
 from draftwood_verifier.scheduler import Segment, SegmentKind
@@ -10,8 +10,6 @@ from draftwood_verifier.scheduler import Segment, SegmentKind
 # Rounds of many requests are never all about the same ones: some end, others begin, and the drafter has to catch up
 # with those. That is a part of every wait there; where it is most of one, it says nothing about the next.
 _MOST_ALIKE, _MOST_BEHIND = 0.75, 0.25
-# Rounds of many requests teach more about trees than is ever asked, and learning takes time beside the drafter.
-_TAUGHT = 16
 
 
 class Pace:
@@ -38,7 +36,7 @@ class Pace:
 
     def _judge(self, drafted: list[Commit], number: int) -> None:
         """What their trees were worth; of many, others in every step."""
-        stride = math.ceil(len(drafted) / _TAUGHT) or 1
+        stride = math.ceil(len(drafted) / TAUGHT) or 1
         for commit in drafted[number % stride :: stride]:
             assert commit.draft is not None, "only rounds with a draft are judged"
             sampled = commit.sequence.sampling.temperature > 0

@@ -1,6 +1,6 @@
 """The time between two steps, by how many sequences take part: the loop's own, or the wait for drafts."""
 
-import math
+from draftwood_verifier.budget.size_class import size_class
 
 # Before anything is known: nothing to speak of, so that drafting gets its trial.
 _PRIOR_S = 1e-3
@@ -33,11 +33,11 @@ class GapTable:
 
     def knows(self, batch: int) -> bool:
         """Whether a batch of about this size was measured."""
-        return _size(batch) in self.known
+        return _measured_at(batch) in self.known
 
     def observe(self, batch: int, seconds: float) -> None:
         self._answers.clear()
-        size = _size(batch)
+        size = _measured_at(batch)
         count = self._samples[size] = self._samples.get(size, 0) + 1
         known = self.known.get(size, seconds)
         if count > _FIRST_SAMPLES:
@@ -52,7 +52,7 @@ class GapTable:
         no more than twice as long, give or take as much again.
         """
         self._answers.clear()
-        own = _size(batch)
+        own = _measured_at(batch)
         known = self.known.setdefault(own, seconds)
         share = min(1.0, seconds / known)
         for size, value in self.known.items():
@@ -72,5 +72,5 @@ class GapTable:
         return min(own, *(self.known[size] for size in above))
 
 
-def _size(batch: int) -> int:
-    return int(2 ** round(math.log2(max(1, batch))))
+def _measured_at(batch: int) -> int:
+    return 1 << size_class(batch)

@@ -4,9 +4,10 @@ Two groups hide the drafts behind the target's work, and pay for it with smaller
 nothing is hidden. So both are tried in turn, in the very load at hand, and the quicker one stays for a while.
 """
 
-import math
 from collections import defaultdict
 from dataclasses import dataclass, field
+
+from draftwood_verifier.budget.size_class import size_class
 
 # Steps of a window, windows of a trial (one and two groups in turn), and steps before the next trial.
 _WINDOW = 12
@@ -86,7 +87,7 @@ class Grouping:
 
     def turn_to(self, sessions: int) -> None:
         """So many are drafted for in this round; one alone is a group of its own."""
-        self._size = round(math.log2(max(1, sessions)))
+        self._size = size_class(sessions)
 
     def saw(self, tokens: int, seconds: float) -> None:
         """A step of sessions that were waited for gave `tokens`, `seconds` after the step before it had ended."""

@@ -20,6 +20,7 @@ from draftwood_verifier.budget.gaps import GapTable
 from draftwood_verifier.budget.grouping import Grouping
 from draftwood_verifier.budget.outlook import Outlook
 from draftwood_verifier.budget.profile import Profile
+from draftwood_verifier.budget.size_class import size_class
 from draftwood_wire.tree import TokenTree
 
 _LOG = logging.getLogger(__name__)
@@ -41,8 +42,8 @@ _CLEARLY_MORE = 1.25
 _LEAST_SHORTFALL, _MOST_SHORTFALL = 0.02, 0.2
 _OUTCOME_RATE = 0.05
 _ROW_RATE = 0.1
-# Trees of a batch that are learned from at most, spread over all of them.
-_TAUGHT = 16
+# Trees of a batch that are learned from at most: more would say little new, and take time beside the drafter.
+TAUGHT = 16
 # Asks are no nearer to each other than this.
 _SAME_ASK_S = 1e-6
 # A wait much longer than usual is given up, for all who wait: so that must not be one in which the drafter only had to
@@ -108,7 +109,7 @@ class Policy:
 
     def shortfall(self, sequences: int) -> float:
         """By how much speculation has given less than was promised to a batch of this size, as a share."""
-        seen = self._outcomes.get(_size(sequences))
+        seen = self._outcomes.get(size_class(sequences))
         missing = 1 - seen.given / seen.promised if seen else 0.0
         return min(max(missing, _LEAST_SHORTFALL), _MOST_SHORTFALL)
 
@@ -136,7 +137,7 @@ class Policy:
     def sleep_on(self, auto: int) -> bool:
         """Let a round pass in which so many sequences in mode auto ask for nothing; False, and nothing done, where that
         is yet to be decided."""
-        size = _size(auto)
+        size = size_class(auto)
         if not self._rests(size):
             return False
         self._clock += 1
@@ -226,7 +227,7 @@ class Policy:
 
     def saw_outcome(self, decision: Decision, *, sequences: int, tokens: int, seconds: float) -> None:
         """What a step with drafts gave, its wait included."""
-        seen = self._outcomes.setdefault(_size(sequences), _Outcomes())
+        seen = self._outcomes.setdefault(size_class(sequences), _Outcomes())
         seen.promised += _OUTCOME_RATE * (decision.rate * seconds - seen.promised)
         seen.given += _OUTCOME_RATE * (tokens - seen.given)
 
@@ -244,7 +245,7 @@ class Policy:
         return self.rates(batch)
 
     def _take_in(self) -> None:
-        stride = math.ceil(len(self._arrived) / _TAUGHT) or 1
+        stride = math.ceil(len(self._arrived) / TAUGHT) or 1
         for each in self._arrived[::stride]:
             self.profile.observe(
                 each.tree,
@@ -274,7 +275,7 @@ class Policy:
 
     def _while_speculating(self, batch: Batch) -> Ask:
         # A trial was promised something for a batch of its size; the first one is for whatever comes.
-        if self._on_trial and self._size in (None, _size(batch.auto)):
+        if self._on_trial and self._size in (None, size_class(batch.auto)):
             return Ask.DRAFT
         plain, speculative = self._expected(batch)
         if self._rounds % (_PLAIN_EVERY if speculative < _CLEARLY_MORE * plain else _PLAIN_SELDOM) == 0:
@@ -283,12 +284,12 @@ class Policy:
         self._missing = max(0.0, self._missing + missing)
         if self._missing <= _MISSING:
             return Ask.DRAFT
-        self._outlooks[_size(batch.auto)].gave_up(self._clock, soon=self._rounds <= _LONGEST_TRIAL)
+        self._outlooks[size_class(batch.auto)].gave_up(self._clock, soon=self._rounds <= _LONGEST_TRIAL)
         self._turn(on=False, batch=batch)
         return Ask.NOTHING
 
     def _while_plain(self, batch: Batch) -> Ask:
-        self._size = _size(batch.auto)
+        self._size = size_class(batch.auto)
         if self._clock < self._think_at(self._size):
             return Ask.NOTHING
         outlook = self._outlooks[self._size]
@@ -315,7 +316,7 @@ class Policy:
         )
         self.speculating = on
         self._turned_at, self._timed, self._missing = self._clock, 0, 0.0
-        self._size = _size(batch.auto)
+        self._size = size_class(batch.auto)
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,7 +335,3 @@ class _Outcomes:
 
     promised: float = 0.0
     given: float = 0.0
-
-
-def _size(sequences: int) -> int:
-    return round(math.log2(max(1, sequences)))
