@@ -3,7 +3,8 @@
 Measured on 2 cores with the embedded pair, one client, 8 prompts of 128 tokens in turn (plain, chain and tree
 interleaved): idle OpenMP workers that sleep at once made a plain step 1.7 times as long, ones that spin for long take
 the core from the other services; a tree of 10 nodes gave the most tokens a second, 6 to 14 were within 10 % of it. With
-64 clients, a drafter that may take both cores for its large drafts made trees 12 % faster; small ones stay on one.
+64 clients, a drafter that may take both cores for its large drafts made the whole service a tenth faster; small drafts
+stay on one.
 """
 
 # How often an idle OpenMP worker looks for work before it sleeps: enough for the pause between two linears.

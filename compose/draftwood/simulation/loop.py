@@ -1,9 +1,9 @@
 """The serving loop in simulated time: closed-loop clients, steps, drafts, waits and prefill.
 
 A step takes all decoding sessions and up to a chunk of prompt rows. Where speculation is on, all sessions wait for the
-drafter's answers, as in the scheduler; prompts go on meanwhile. The drafter drafts for all that it was asked for in one
-batch, one batch after the other. Auto asks for drafts when trees of the usual kinds are expected to pay, and then looks
-at as many nodes of the trees that came as pay.
+drafter's answers, as in the scheduler; prompts go on meanwhile, which in the scheduler they no longer do. The drafter
+drafts for all that it was asked for in one batch, one batch after the other. Auto asks for drafts when trees of the
+usual kinds are expected to pay, and then looks at as many nodes of the trees that came as pay.
 """
 
 import random
