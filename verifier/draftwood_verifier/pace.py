@@ -2,14 +2,14 @@
 
 import math
 
-from draftwood_verifier.budget.policy import TAUGHT, Policy
+from draftwood_verifier.budget.policy import MOST_ALIKE, TAUGHT, Policy
 from draftwood_verifier.commit import Commit
 from draftwood_verifier.record import StepRecord
 from draftwood_verifier.scheduler import Segment, SegmentKind
 
 # Rounds of many requests are never all about the same ones: some end, others begin, and the drafter has to catch up
 # with those. That is a part of every wait there; where it is most of one, it says nothing about the next.
-_MOST_ALIKE, _MOST_BEHIND = 0.75, 0.25
+_MOST_BEHIND = 0.25
 
 
 class Pace:
@@ -85,4 +85,4 @@ def _continues(previous: StepRecord, decoded: list[Segment]) -> bool:
     """Whether two steps were about the same sequences, or nearly, so that the time between is about them too."""
     before = {commit.sequence.session_id for commit in previous.commits}
     again = sum([segment.sequence.session_id in before for segment in decoded])
-    return again >= _MOST_ALIKE * max(len(before), len(decoded))
+    return again >= MOST_ALIKE * max(len(before), len(decoded))

@@ -61,8 +61,9 @@ class Machine:
         self.policy.calibration.observe(tree, [*tokens, -1], sampled=False)
 
 
-def make_policy() -> Policy:
-    return Policy(CostTable(AXES, [[[STEP_S] * len(AXES.nodes) for _ in AXES.sequences] for _ in AXES.context]))
+def make_policy(*, groups: int = 0) -> Policy:
+    costs = CostTable(AXES, [[[STEP_S] * len(AXES.nodes) for _ in AXES.sequences] for _ in AXES.context])
+    return Policy(costs, groups=groups)
 
 
 def test_a_good_and_quick_drafter_is_used() -> None:
@@ -192,6 +193,7 @@ def test_a_machine_that_slows_down_is_no_reason_to_speculate() -> None:
 
 def test_answers_that_came_beside_prompts_are_not_timed_again() -> None:
     policy = make_policy()
+    policy.next_ask(Batch(auto=4, sequences=4, context=100.0, sampled=0.0))
     policy.saw_mixed_step(10.0)
     policy.saw_late_answer(4, 0.3, now=10.2)
     assert policy.waits.known == {4: 0.3}  # nothing better is known
@@ -199,6 +201,19 @@ def test_answers_that_came_beside_prompts_are_not_timed_again() -> None:
     assert policy.waits.known == {4: 0.3}
     policy.saw_late_answer(4, 0.5, now=10.6)
     assert policy.waits.known == {4: pytest.approx(0.4)}
+
+
+@pytest.mark.parametrize(("groups", "known"), [(1, {}), (2, {16: 0.3})])
+def test_while_a_load_comes_up_late_answers_say_nothing_of_a_smaller_one(
+    groups: int, known: dict[int, float]
+) -> None:
+    """Nor while it goes away. Half of those who decode now are one of two groups, though."""
+    policy = make_policy(groups=groups)
+    policy.saw_mixed_step(10.0)
+    for index, (asked, auto) in enumerate(((16, 40), (20, 8), (16, 32))):
+        policy.next_ask(Batch(auto=auto, sequences=auto, context=100.0, sampled=0.0))
+        policy.saw_late_answer(asked, 0.3, now=10.2 + index / 100)
+    assert policy.waits.known == known
 
 
 def test_trees_are_worth_what_is_known_now_not_when_they_came() -> None:

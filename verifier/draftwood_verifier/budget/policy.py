@@ -44,6 +44,8 @@ _OUTCOME_RATE = 0.05
 _ROW_RATE = 0.1
 # Trees of a batch that are learned from at most: more would say little new, and take time beside the drafter.
 TAUGHT = 16
+# A batch is still the same while so much of it has neither come nor gone.
+MOST_ALIKE = 0.75
 # Asks are no nearer to each other than this.
 _SAME_ASK_S = 1e-6
 # A wait much longer than usual is given up, for all who wait: so that must not be one in which the drafter only had to
@@ -100,6 +102,7 @@ class Policy:
         self._row_s: float | None = None  # of a prompt's row beside decoding, at scale 1
         self._timed = 0  # rounds since then whose wait was timed
         self._missing = 0.0  # rounds' worth of tokens that speculation fell short of plain decoding by
+        self._auto = 0  # sequences in mode auto of the last round
         self._size: int | None = None  # of the batch that speculation went on for, or that rests
         self._outlooks: defaultdict[int, Outlook] = defaultdict(Outlook)  # by size, like the next
         self._outcomes: dict[int, _Outcomes] = {}
@@ -141,12 +144,13 @@ class Policy:
         if not self._rests(size):
             return False
         self._clock += 1
-        self._size = size
+        self._size, self._auto = size, auto
         return True
 
     def next_ask(self, batch: Batch) -> Ask:
         """For the round to come."""
         self._clock += 1
+        self._auto = batch.auto
         ask = self._while_speculating(batch) if self.speculating else self._while_plain(batch)
         self._drafted = batch if ask is Ask.DRAFT else None
         return ask
@@ -221,8 +225,9 @@ class Policy:
         at_scale_1 = seconds / self.costs.scale
         if not self.speculating:
             self.waits.lower(batch, at_scale_1)
-        elif now - seconds > self._mixed_at or not self.waits.knows(batch):
-            # Beside prompts everything takes longer, but better that than nothing.
+        elif now - seconds > self._mixed_at or (not self.waits.knows(batch) and self._is_like_now(batch)):
+            # Beside prompts everything takes longer, but better that than nothing. While a load comes up it is all
+            # about those who come: of a burst of 64, what ten waited would be held against ten for long.
             self.waits.observe(batch, at_scale_1)
 
     def saw_outcome(self, decision: Decision, *, sequences: int, tokens: int, seconds: float) -> None:
@@ -230,6 +235,11 @@ class Policy:
         seen = self._outcomes.setdefault(size_class(sequences), _Outcomes())
         seen.promised += _OUTCOME_RATE * (decision.rate * seconds - seen.promised)
         seen.given += _OUTCOME_RATE * (tokens - seen.given)
+
+    def _is_like_now(self, asked: int) -> bool:
+        """Whether about as many decode now as were asked for together, all of them or one of two groups."""
+        before = asked * self.grouping.groups
+        return min(before, self._auto) >= MOST_ALIKE * max(before, self._auto)
 
     def _wait_s(self, batch: int) -> float:
         return self.costs.scale * self.waits.seconds(batch)
