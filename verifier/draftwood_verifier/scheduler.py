@@ -213,7 +213,7 @@ class Scheduler:
         )
         for i, entries in zip(adaptive, allocation.entries, strict=True):
             if len(entries) < len(trees[i]):
-                trees[i] = trees[i].select(np.array(entries, np.intp)) if entries else EMPTY_TREE
+                trees[i] = trees[i].select(entries)
         return trees, decision
 
     def _held(self, now: float) -> set[tuple[Drafter, int]]:
@@ -298,7 +298,7 @@ def _no_deeper(tree: TokenTree, depth: int) -> TokenTree:
         return tree
     if depth <= 0:
         return EMPTY_TREE
-    return tree.select(np.flatnonzero(np.array(tree.shape.depths[1:]) <= depth))
+    return tree.select([entry for entry, its_depth in enumerate(tree.depths[1:]) if its_depth <= depth])
 
 
 @dataclass(slots=True)
@@ -324,8 +324,8 @@ class _Rows:
         self.parents.append(-1)
         if len(tree):
             self.token_ids += tree.token_ids.tolist()
-            self.positions += [start + depth for depth in tree.shape.depths[1:]]
-            self.parents += tree.shape.parents
+            self.positions += [start + depth for depth in tree.depths[1:]]
+            self.parents += tree.parents.tolist()
 
     def add_drawn(self, sequence: Sequence, walk: int) -> None:
         """A plain row for the token that a walk of the step before draws; rows of no other kind may be beside it."""

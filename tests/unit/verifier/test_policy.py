@@ -7,6 +7,7 @@ import pytest
 
 from draftwood_verifier.budget.cost_table import Axes, CostTable
 from draftwood_verifier.budget.policy import Ask, Batch, Policy
+from draftwood_wire.tree import TokenTree
 from tests.unit.verifier.trees import random_tree
 
 AXES = Axes(sequences=(1, 2, 4, 8), context=(0, 1000))
@@ -204,9 +205,7 @@ def test_answers_that_came_beside_prompts_are_not_timed_again() -> None:
 
 
 @pytest.mark.parametrize(("groups", "known"), [(1, {}), (2, {16: 0.3})])
-def test_while_a_load_comes_up_late_answers_say_nothing_of_a_smaller_one(
-    groups: int, known: dict[int, float]
-) -> None:
+def test_while_a_load_comes_up_late_answers_say_nothing_of_a_smaller_one(groups: int, known: dict[int, float]) -> None:
     """Nor while it goes away. Half of those who decode now are one of two groups, though."""
     policy = make_policy(groups=groups)
     policy.saw_mixed_step(10.0)
@@ -238,12 +237,36 @@ def test_of_many_trees_some_are_learned_from_and_weigh_as_all(monkeypatch: pytes
     policy = make_policy()
     taught: list[tuple[int, int]] = []
     monkeypatch.setattr(
-        policy.profile, "observe", lambda tree, _, *, asked, **__: taught.append((numbers[id(tree)], asked))
+        policy.profile,
+        "observe",
+        lambda trees, _, *, asked, **__: taught.extend((numbers[id(tree)], asked) for tree in trees),
     )
     for tree in trees:
         policy.saw_tree(tree, sampled=False, asked=64)
     policy.rates(Batch(auto=64, sequences=64, context=100.0, sampled=0.0))
     assert taught == [(number, 16) for number in range(0, 64, 4)]
+
+
+def test_chances_that_the_choice_worked_out_teach_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy, random = make_policy(), np.random.default_rng(0)
+    seen, unseen = [random_tree(random, 10) for _ in range(4)], random_tree(random, 10)
+    batch = Batch(auto=4, sequences=4, context=100.0, sampled=0.0)
+    for tree in (*seen, unseen):
+        policy.saw_tree(tree, sampled=False, asked=5)
+    policy.choose(seen, [False] * 4, batch, pinned_nodes=0, waited=True)
+    scored: list[TokenTree] = []
+    taught: list[list[float]] = []
+    scores_of = policy.calibration.scores
+
+    def scores(tree: TokenTree, *, sampled: bool) -> list[float]:
+        scored.append(tree)
+        return scores_of(tree, sampled=sampled)
+
+    monkeypatch.setattr(policy.calibration, "scores", scores)
+    monkeypatch.setattr(policy.profile, "observe", lambda _, scores, **__: taught.extend(scores))
+    policy.rates(batch)
+    assert [id(tree) for tree in scored] == [id(unseen)]
+    assert taught == [scores_of(tree, sampled=False) for tree in (*seen, unseen)]
 
 
 def test_waits_are_bounded_by_what_is_usual() -> None:

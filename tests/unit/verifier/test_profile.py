@@ -13,6 +13,19 @@ def chain(chance: float, nodes: int = 4) -> TokenTree:
     return TokenTree(token_ids=ids, parents=ids, log_probs=((1 + ids) * np.log(chance)).astype(np.float32))
 
 
+def see(
+    profile: Profile,
+    trees: list[TokenTree],
+    calibration: Calibration,
+    *,
+    sampled: bool = False,
+    asked: int = 1,
+    round_number: int = 1,
+) -> None:
+    scores = [calibration.scores(tree, sampled=sampled) for tree in trees]
+    profile.observe(trees, scores, sampled=sampled, asked=asked, round_number=round_number)
+
+
 class Drafts:
     def __init__(self, asked: int) -> None:
         self.profile, self._asked = Profile(), asked
@@ -23,10 +36,9 @@ class Drafts:
         """Tokens that 4 nodes are said to be worth after so many rounds of such trees."""
         for _ in range(count):
             self.round_number += 1
-            for _ in range(self._asked):
-                self.profile.observe(
-                    chain(chance), self._calibration, sampled=False, asked=self._asked, round_number=self.round_number
-                )
+            for trees in ([chain(chance)] * (self._asked // 2), [chain(chance)] * (self._asked - self._asked // 2)):
+                if trees:
+                    see(self.profile, trees, self._calibration, asked=self._asked, round_number=self.round_number)
         return self.worth
 
     def score_again(self) -> float:
@@ -72,8 +84,7 @@ def test_it_foretells_the_best_nodes_of_a_batch() -> None:
         scores = [calibration.scores(tree, sampled=False) for tree in trees]
         together.append(sum(sorted(np.concatenate(scores), reverse=True)[:64]) / 32)
         apart.append(sum(sum(own[:2]) for own in scores) / 32)
-        for tree in trees:
-            profile.observe(tree, calibration, sampled=False, asked=32, round_number=number)
+        profile.observe(trees, scores, sampled=False, asked=32, round_number=number)
     foretold = float(profile.tokens(np.array([2.0]), 0.0)[0])
     assert foretold == pytest.approx(np.mean(together[-50:]), rel=0.02)
     assert foretold > 1.2 * np.mean(apart[-50:])
@@ -82,7 +93,7 @@ def test_it_foretells_the_best_nodes_of_a_batch() -> None:
 def test_greedy_and_sampled_trees_share_a_batch_too() -> None:
     profile, calibration = Profile(), Calibration()
     for sampled, chance in ((False, 0.9), (True, 0.1)):
-        profile.observe(chain(chance), calibration, sampled=sampled, asked=1, round_number=1)
+        see(profile, [chain(chance)], calibration, sampled=sampled)
     good, poor = (np.cumsum(calibration.scores(chain(c), sampled=False)) for c in (0.9, 0.1))
     mixed = profile.tokens(np.array([2.0, 4.0]), 0.5)
     assert mixed.tolist() == pytest.approx([good[3] / 2, (good[3] + poor[3]) / 2], rel=1e-3)

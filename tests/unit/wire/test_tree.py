@@ -95,7 +95,7 @@ def test_token_zero_is_a_token() -> None:
 
 
 def test_depths_count_from_the_root() -> None:
-    assert SAMPLE.shape.depths == [0, 1, 2, 1, 3, 2]
+    assert SAMPLE.depths == [0, 1, 2, 1, 3, 2]
 
 
 def test_an_empty_tree_is_plain_decoding() -> None:

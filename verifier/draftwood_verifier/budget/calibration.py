@@ -72,7 +72,7 @@ class Calibration:
         usual = (everything.came + _TRUST) / (everything.hoped + _TRUST)
         scores = [1.0]
         least = [1.0] * (1 + len(tree))  # of the children of each node so far
-        kinds = zip(shape.parent_on_spine, shape.depths[1:], shape.ranks, strict=True)
+        kinds = zip(shape.parent_on_spine, tree.depths[1:], shape.ranks, strict=True)
         for parent, place, confidence in zip(shape.parents, kinds, shape.confidence, strict=True):
             score = scores[parent] * places[place].chance(confidence, usual)
             if score < least[parent]:
@@ -82,7 +82,7 @@ class Calibration:
 
     def observe(self, tree: TokenTree, tokens: list[int], *, sampled: bool) -> None:
         """The tokens that came after the tree's root, as far as they are known."""
-        shape, token_ids = tree.shape, tree.token_ids.tolist()
+        shape, depths, token_ids = tree.shape, tree.depths, tree.token_ids.tolist()
         places, everything = self._places[sampled], self._all[sampled]
         node = 0
         for token in tokens:
@@ -91,7 +91,7 @@ class Calibration:
                 entry = child - 1
                 right = token_ids[entry] == token
                 found = child if right else found
-                place = shape.parent_on_spine[entry], shape.depths[child], shape.ranks[entry]
+                place = shape.parent_on_spine[entry], depths[child], shape.ranks[entry]
                 places[place].count(shape.confidence[entry], right)
                 everything.count(shape.confidence[entry], right)
             if not found:

@@ -10,6 +10,7 @@ import logging
 import math
 from collections import defaultdict
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 
@@ -107,6 +108,7 @@ class Policy:
         self._outlooks: defaultdict[int, Outlook] = defaultdict(Outlook)  # by size, like the next
         self._outcomes: dict[int, _Outcomes] = {}
         self._arrived: list[_Arrival] = []  # trees that the profile does not know of yet
+        self._scored: list[tuple[TokenTree, list[float]]] = []  # of the latest choice
         self._drafted: Batch | None = None  # that the last round asked drafts for, and is yet to be looked ahead of
         self._foreseen: tuple[Batch, tuple[float, float]] | None = None  # what to expect of such a batch
 
@@ -177,8 +179,10 @@ class Policy:
         """The entries of each tree that this step looks at. `waited`: somebody had to wait for the trees."""
         curve = self.costs.curve(batch.sequences, batch.context)
         pause_s = self._pause_s(batch.sequences)
+        scores = [self.calibration.scores(tree, sampled=hot) for tree, hot in zip(trees, sampled, strict=True)]
+        self._scored = list(zip(trees, scores, strict=True))
         allocation = allocate(
-            [self.calibration.scores(tree, sampled=hot) for tree, hot in zip(trees, sampled, strict=True)],
+            scores,
             sequences=batch.sequences,
             pinned_nodes=pinned_nodes,
             edges=self.costs.axes.nodes,
@@ -190,7 +194,7 @@ class Policy:
 
     def saw_tree(self, tree: TokenTree, *, sampled: bool, asked: int) -> None:
         """One of the trees that were `asked` for together has come, in time or not."""
-        self._arrived.append(_Arrival(tree, sampled, asked, self._clock))
+        self._arrived.append(_Arrival(tree, self._clock, sampled, asked))
         self._seen_at = self._clock
         if not self.speculating and self._size is not None:
             self._outlooks[self._size].answered(self._clock)
@@ -256,15 +260,15 @@ class Policy:
 
     def _take_in(self) -> None:
         stride = math.ceil(len(self._arrived) / TAUGHT) or 1
-        for each in self._arrived[::stride]:
+        arrived, known = self._arrived[::stride], {id(tree): scores for tree, scores in self._scored}
+        for (round_number, sampled, asked), group in groupby(arrived, key=lambda each: each.kind):
+            trees = [each.tree for each in group]
+            scores = [known.get(id(tree)) or self.calibration.scores(tree, sampled=sampled) for tree in trees]
             self.profile.observe(
-                each.tree,
-                self.calibration,
-                sampled=each.sampled,
-                asked=max(1, each.asked // stride),
-                round_number=each.round_number,
+                trees, scores, sampled=sampled, asked=max(1, asked // stride), round_number=round_number
             )
         self._arrived.clear()
+        self._scored.clear()
 
     @property
     def _rounds(self) -> int:
@@ -334,9 +338,13 @@ class _Arrival:
     """One of the trees that were `asked` for together."""
 
     tree: TokenTree
+    round_number: int
     sampled: bool
     asked: int
-    round_number: int
+
+    @property
+    def kind(self) -> tuple[int, bool, int]:
+        return self.round_number, self.sampled, self.asked
 
 
 @dataclass(slots=True)

@@ -6,6 +6,7 @@ each, the former was 1.15 times as many tokens a round (embedded pair).
 """
 
 from collections import deque
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +33,7 @@ class Profile:
     """Nodes of a mean tree by their chance, for greedy and for sampled sequences."""
 
     def __init__(self) -> None:
-        prior = _worth([_PRIOR_CHANCE**depth for depth in range(1, _PRIOR_NODES + 1)])
+        prior = _worth([[_PRIOR_CHANCE**depth for depth in range(1, _PRIOR_NODES + 1)]])
         self._worths = np.stack([prior, prior])
         self._counts = [0, 0]
         self._due = [0.0, 0.0]
@@ -41,21 +42,21 @@ class Profile:
         self._kept: tuple[_Kept, _Kept] = deque(maxlen=_KEPT), deque(maxlen=_KEPT)
 
     def observe(
-        self, tree: TokenTree, calibration: Calibration, *, sampled: bool, asked: int, round_number: int
+        self, trees: list[TokenTree], scores: list[list[float]], *, sampled: bool, asked: int, round_number: int
     ) -> None:
-        """One of `asked` trees of a round has come."""
+        """Some of the `asked` trees of a round have come; the chances of their nodes are `scores`."""
         if round_number != self._last_round:
             self._rate = 1 - (1 - _RATE) ** (round_number - self._last_round)
             self._last_round = round_number
-        self._due[sampled] += _KEPT_A_ROUND / asked
-        if self._due[sampled] >= 1:
-            self._due[sampled] = 0.0
-            self._kept[sampled].append((round_number, tree))
-        self._counts[sampled] += 1
+        for tree in trees:
+            self._due[sampled] += _KEPT_A_ROUND / asked
+            if self._due[sampled] >= 1:
+                self._due[sampled] = 0.0
+                self._kept[sampled].append((round_number, tree))
+        self._counts[sampled] += len(trees)
         # A plain mean first, so that the prior is gone after the first tree.
-        rate = max(self._rate / asked, 1 / self._counts[sampled])
-        worth = _worth(calibration.scores(tree, sampled=sampled))
-        self._worths[int(sampled)] += rate * (worth - self._worths[int(sampled)])
+        rate = max(1 - (1 - self._rate / asked) ** len(trees), len(trees) / self._counts[sampled])
+        self._worths[int(sampled)] += rate * (_worth(scores) - self._worths[int(sampled)])
 
     def score_again(self, calibration: Calibration) -> None:
         """The latest trees by what is known now: they came before it was known what would become of them."""
@@ -63,8 +64,7 @@ class Profile:
             while kept and kept[0][0] < self._last_round - _KEPT_ROUNDS:
                 kept.popleft()
             if kept:
-                worths = [_worth(calibration.scores(tree, sampled=bool(sampled))) for _, tree in kept]
-                self._worths[sampled] = np.mean(worths, axis=0)
+                self._worths[sampled] = _worth([calibration.scores(tree, sampled=bool(sampled)) for _, tree in kept])
 
     def tokens(self, nodes: NDArray[np.float64], sampled_share: float) -> NDArray[np.float64]:
         """Accepted nodes that a sequence can expect where the best `nodes` [E] a sequence are looked at."""
@@ -74,8 +74,9 @@ class Profile:
         return accepted
 
 
-def _worth(scores: list[float]) -> NDArray[np.float64]:
-    """[2, _CLASSES], the best class first: how many nodes of each class a tree has, and the sum of their chances."""
-    chances = np.array(scores)
+def _worth(scores: list[list[float]]) -> NDArray[np.float64]:
+    """[2, _CLASSES] of a mean tree, the best class first: nodes of each class, and the sum of their chances."""
+    chances = np.array(list(chain.from_iterable(scores)))
     classes = np.minimum((1 - chances) * _CLASSES, _CLASSES - 1).astype(np.intp)
-    return np.stack([np.bincount(classes, minlength=_CLASSES), np.bincount(classes, chances, _CLASSES)])
+    sums = np.stack([np.bincount(classes, minlength=_CLASSES), np.bincount(classes, chances, _CLASSES)])
+    return sums / len(scores)

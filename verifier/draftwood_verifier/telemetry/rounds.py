@@ -49,7 +49,7 @@ class Round:
     @property
     def depth(self) -> int:
         """Of the tree."""
-        return max(self.commit.tree.shape.depths)
+        return max(self.commit.tree.depths)
 
 
 def take_apart(commit: Commit, step: StepRecord, started_at: float) -> Round:
