@@ -101,7 +101,7 @@ def test_neighbours_learn_in_part_and_those_far_off_nothing() -> None:
     table.observe(1, 4, 0, 1.2)
     learned = [value - 1.0 for value in table.seconds[0][0]]
     assert learned[4] == pytest.approx(0.2 / 10)
-    assert learned == sorted(learned[:4]) + [learned[4]] + sorted(learned[5:], reverse=True)
+    assert learned == [*sorted(learned[:4]), learned[4], *sorted(learned[5:], reverse=True)]
     assert learned[3] == learned[5] == pytest.approx(0.37 * learned[4])
     assert learned[0] == learned[8] == 0.0
 
