@@ -122,6 +122,21 @@ def test_a_budget_that_cannot_learn_costs_no_request_anything(monkeypatch: pytes
     run(body())
 
 
+def test_a_drafter_is_asked_for_no_more_nodes_than_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body() -> None:
+        target = FakeTarget(pages=256, page_size=4)
+        async with serving(target=target, pages=256) as harness, harness.drafter(oracle_script(target)) as drafter:
+            policy = await joined(harness)
+            monkeypatch.setattr(policy, "nodes_wanted", lambda _: 3)
+            reply = await harness.generate(PROMPT, 40, **AUTO)
+            await drafter.until(lambda: any(s.closed for s in drafter.sessions.values()))
+            (session,) = drafter.sessions.values()
+            assert {c.nodes_wanted for c in session.commits} - {0} == {3}
+            assert reply.tokens == target.plain(PROMPT, 40)
+
+    run(body())
+
+
 @contextlib.asynccontextmanager
 async def never_asking(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Harness, ScriptedDrafter]]:
     """A verifier that has a drafter, and never asks it for a draft in mode auto."""

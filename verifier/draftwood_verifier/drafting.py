@@ -160,13 +160,14 @@ class DrafterPool:
         `batch_of_all`: those and whoever else decodes in the next round; to be counted only where it matters.
         """
         auto = [c for c in commits if c.sequence.adaptive]
-        verdict, wait_s, round_size = Ask.NOTHING, 0.0, 1
+        verdict, wait_s, round_size, nodes = Ask.NOTHING, 0.0, 1, None
         if auto and not self.policy.sleep_on(len(auto)):
             batch = batch_of_all()
             verdict = self.policy.next_ask(batch)
             if verdict is Ask.DRAFT:
                 # Those that get their first token now are few of a round, and their first trees the worst.
                 wait_s, round_size = self.policy.wait_limit_s(batch.auto, self._wait_s), batch.auto
+                nodes = self.policy.nodes_wanted(batch.auto)
         chosen = [c for c in commits if not c.sequence.adaptive]
         if verdict is Ask.DRAFT:
             chosen = commits
@@ -181,6 +182,7 @@ class DrafterPool:
                 size=len(chosen),
                 wait_s=wait_s if commit.sequence.adaptive else self._wait_s,
                 round_size=round_size,
+                nodes=nodes if commit.sequence.adaptive else None,
                 probing=commit.sequence.adaptive and verdict is Ask.PROBE,
             )
         crowded = [c for c in auto if verdict is not Ask.DRAFT and _held_bytes(c) > HELD_LIMIT_BYTES]
@@ -311,7 +313,7 @@ class DrafterPool:
                 if not draft.backlog.opened:
                     self._introduce(link, sequence, draft)
                 self._send_chunks(link, sequence, draft)
-                wanted = draft.node_limit if draft.asked_len == commit.base_len + len(commit.tokens) else 0
+                wanted = draft.nodes_wanted if draft.asked_len == commit.base_len + len(commit.tokens) else 0
                 updates += draft.backlog.take_updates(sequence.session_id, wanted)
             if updates:
                 link.send_updates(updates)
@@ -338,7 +340,7 @@ def _wish(sequence: Sequence, draft: Draft, states: HiddenStates) -> TreeWish:
         depths=len(states.rows),
         position=states.base_len,
         is_chain=sequence.mode is DraftMode.CHAIN,
-        node_limit=draft.node_limit,
+        node_limit=draft.nodes_wanted,
         temperature=sequence.sampling.temperature,
         seed=sequence.sampling.seed,
     )

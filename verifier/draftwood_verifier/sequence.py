@@ -92,14 +92,15 @@ class Draft:
     __slots__ = (
         "_asked_lagging", "_replays", "_sent_at", "answered", "answered_at", "ask_size", "asked_at", "asked_len",
         "backlog", "behind", "deadline", "draft_row", "drafter", "group", "hidden_states", "lagging", "node_limit",
-        "probing", "replay", "rerooted", "round_size", "tree", "waits",
+        "nodes_wanted", "probing", "replay", "rerooted", "round_size", "tree", "waits",
     )  # fmt: skip
 
     def __init__(self, drafter: Drafter, *, backlog: Backlog, node_limit: int, lagging: bool, group: int = 0) -> None:
         self.drafter = drafter
         self.group = group  # 0 or 1: with whom it goes when a drafter's sessions take turns
         self.backlog = backlog
-        self.node_limit = node_limit
+        self.node_limit = node_limit  # of the request and the drafter
+        self.nodes_wanted = node_limit  # of the tree that was last asked for
         self.lagging = lagging  # decodes plainly and is not waited for
         self.tree: TokenTree | None = None
         self.hidden_states: HiddenStates | None = None
@@ -120,11 +121,20 @@ class Draft:
         self._sent_at: dict[int, float] = {}
 
     def ask(
-        self, length: int, now: float, *, size: int, wait_s: float, round_size: int = 1, probing: bool = False
+        self,
+        length: int,
+        now: float,
+        *,
+        size: int,
+        wait_s: float,
+        round_size: int = 1,
+        nodes: int | None = None,
+        probing: bool = False,
     ) -> None:
-        """A tree for `length` tokens is asked for, together with those of `size` sessions; it is one of `round_size`
-        that stand for the whole batch. wait_s 0: nobody waits."""
+        """A tree for `length` tokens is asked for, of `nodes` nodes or (None) all it may have, together with those of
+        `size` sessions; it is one of `round_size` that stand for the whole batch. wait_s 0: nobody waits."""
         self.probing, self.round_size = probing, round_size
+        self.nodes_wanted = self.node_limit if nodes is None else min(nodes, self.node_limit)
         self.behind = not self.backlog.is_current or not self._sent_at
         self._asked_lagging = self.lagging
         self.asked_len, self.waits, self.ask_size = length, wait_s > 0, size

@@ -155,27 +155,33 @@ def test_speculation_that_was_promised_for_few_is_no_trial_for_many() -> None:
     assert Ask.DRAFT not in Machine(policy, wait_s=0.2, right=3, batch=8).rounds(10)
 
 
-def test_what_is_foreseen_holds_for_one_round_of_as_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_foreseen_holds_for_a_few_rounds_of_about_as_many(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = make_policy()
     machine = Machine(policy, wait_s=0.002, right=3, batch=4)
     machine.rounds(40)
-    policy.look_ahead()
-    seen: list[Batch] = []
+    seen: list[int] = []
 
     def rates(batch: Batch) -> tuple[float, float]:
-        seen.append(batch)
+        seen.append(batch.auto)
         return 1.0, 2.0
 
+    def rounds(*sizes: int, looking: bool = True) -> list[int]:
+        """Sizes of the batches for which rates had to be worked out."""
+        seen.clear()
+        for size in sizes:
+            policy.next_ask(dataclasses.replace(machine.batch, auto=size, sequences=size))
+            if looking:
+                policy.look_ahead()
+        return list(seen)
+
     monkeypatch.setattr(policy, "rates", rates)
-    others = dataclasses.replace(machine.batch, sequences=5)
-    assert policy.next_ask(machine.batch) is Ask.DRAFT
-    assert not seen
-    policy.next_ask(machine.batch)
-    assert seen == [machine.batch]
-    policy.look_ahead()
-    policy.look_ahead()
-    policy.next_ask(others)
-    assert seen == [machine.batch, machine.batch, others]
+    rounds(4, 4, 4, 4)
+    assert rounds(*[4] * 12) == [4, 4, 4]  # of each a look ahead
+    assert len(rounds(4, 3, 5, 4)) == 1  # sizes of a class share it
+    # Another size is not what was foreseen, until the look ahead.
+    assert rounds(8, 8, 8) == [8, 8]
+    # Without looks ahead it gets old.
+    assert len(rounds(*[8] * 8, looking=False)) >= 5
 
 
 def test_a_machine_that_slows_down_is_no_reason_to_speculate() -> None:
@@ -267,6 +273,23 @@ def test_chances_that_the_choice_worked_out_teach_too(monkeypatch: pytest.Monkey
     policy.rates(batch)
     assert [id(tree) for tree in scored] == [id(unseen)]
     assert taught == [scores_of(tree, sampled=False) for tree in (*seen, unseen)]
+
+
+def test_nodes_that_no_step_looks_at_are_not_asked_for() -> None:
+    policy, random = make_policy(), np.random.default_rng(0)
+    dear = [[[STEP_S * (1 + nodes / 4) for nodes in AXES.nodes] for _ in AXES.sequences] for _ in AXES.context]
+    policy.costs = CostTable(AXES, dear)
+    batch = Batch(auto=4, sequences=4, context=100.0, sampled=0.0)
+    for _ in range(20):
+        assert policy.nodes_wanted(4) is None
+        policy.choose([random_tree(random, 16) for _ in range(4)], [False] * 4, batch, pinned_nodes=0, waited=True)
+        policy.next_ask(batch)
+        policy.look_ahead()
+        if policy.wishes.nodes(4, 1) is not None:
+            break
+    wanted = policy.nodes_wanted(4)
+    assert wanted is not None
+    assert wanted < 16
 
 
 def test_waits_are_bounded_by_what_is_usual() -> None:

@@ -29,15 +29,6 @@ class _Counts:
     seen: list[float] = field(default_factory=lambda: [0.0] * (len(_CONFIDENCE) + 1))
     right: list[float] = field(default_factory=lambda: [0.0] * (len(_CONFIDENCE) + 1))
 
-    def chance(self, confidence: float, usual: float) -> float:
-        """The draft's word, scaled by how often such nodes were right, bent by how often those as sure as it were.
-
-        usual: came over hoped of all nodes, which stands for those of a place that was never seen.
-        """
-        coarse = min(1.0, confidence * (self.came + _TRUST * usual) / (self.hoped + _TRUST))
-        sure = bisect_left(_CONFIDENCE, confidence)
-        return (self.right[sure] + _TRUST * coarse) / (self.seen[sure] + _TRUST)
-
     def count(self, confidence: float, right: bool) -> None:
         self.hoped = self.hoped * _KEEP + confidence
         self.came = self.came * _KEEP + right
@@ -69,12 +60,18 @@ class Calibration:
         So the nodes that are looked at are the first of their siblings, which rejection sampling rests on.
         """
         shape, places, everything = tree.shape, self._places[sampled], self._all[sampled]
-        usual = (everything.came + _TRUST) / (everything.hoped + _TRUST)
+        # Came over hoped of all nodes, which stands for those of a place that was never seen.
+        usual = _TRUST * (everything.came + _TRUST) / (everything.hoped + _TRUST)
         scores = [1.0]
         least = [1.0] * (1 + len(tree))  # of the children of each node so far
         kinds = zip(shape.parent_on_spine, tree.depths[1:], shape.ranks, strict=True)
         for parent, place, confidence in zip(shape.parents, kinds, shape.confidence, strict=True):
-            score = scores[parent] * places[place].chance(confidence, usual)
+            counts = places[place]
+            # The draft's word, scaled by how often such nodes were right, bent by how often those as sure as it were.
+            coarse = confidence * (counts.came + usual) / (counts.hoped + _TRUST)
+            sure = bisect_left(_CONFIDENCE, confidence)
+            chance = (counts.right[sure] + _TRUST * (coarse if coarse < 1.0 else 1.0)) / (counts.seen[sure] + _TRUST)
+            score = scores[parent] * chance
             if score < least[parent]:
                 least[parent] = score
             scores.append(least[parent])

@@ -22,12 +22,15 @@ from draftwood_verifier.budget.grouping import Grouping
 from draftwood_verifier.budget.outlook import Outlook
 from draftwood_verifier.budget.profile import Profile
 from draftwood_verifier.budget.size_class import size_class
+from draftwood_verifier.budget.wishes import Wishes
 from draftwood_wire.tree import TokenTree
 
 _LOG = logging.getLogger(__name__)
 # Rounds whose drafts were timed that speculation gets to show what it gives, once it is on; and rounds in any case.
 # Not all can be timed: prompts run along, or the drafter has to catch up first.
 _TRIAL_ROUNDS, _LONGEST_TRIAL = 6, 24
+# Rounds for which a look ahead is good: each takes a core 0.2 ms, which the drafter and everybody else want too.
+_FORESEEN_ROUNDS = 4
 # Rounds for which the last trees speak: a look sooner than that needs no new ones. Looks are few, and texts change:
 # their first tokens are the hardest to guess.
 _FRESH_ROUNDS = 12
@@ -92,6 +95,7 @@ class Policy:
         self.pauses = pauses or GapTable()  # from a step to the next when nothing is waited for
         self.calibration = Calibration()
         self.profile = Profile()
+        self.wishes = Wishes()
         self.grouping = Grouping(groups)
         self.speculating = True
         self._edges = np.array(costs.axes.nodes, np.float64)
@@ -108,9 +112,9 @@ class Policy:
         self._outlooks: defaultdict[int, Outlook] = defaultdict(Outlook)  # by size, like the next
         self._outcomes: dict[int, _Outcomes] = {}
         self._arrived: list[_Arrival] = []  # trees that the profile does not know of yet
-        self._scored: list[tuple[TokenTree, list[float]]] = []  # of the latest choice
+        self._choices: list[_Choice] = []  # that nothing was learned from yet
         self._drafted: Batch | None = None  # that the last round asked drafts for, and is yet to be looked ahead of
-        self._foreseen: tuple[Batch, tuple[float, float]] | None = None  # what to expect of such a batch
+        self._foreseen: _Foreseen | None = None
 
     def shortfall(self, sequences: int) -> float:
         """By how much speculation has given less than was promised to a batch of this size, as a share."""
@@ -159,9 +163,9 @@ class Policy:
 
     def look_ahead(self) -> None:
         """While drafts are under way: what `choose` and `next_ask` would have to work out while somebody waits."""
-        if self._drafted is not None:
-            self._foreseen = self._drafted, self.rates(self._drafted)
-            self._drafted = None
+        batch, self._drafted = self._drafted, None
+        if batch is not None and not self._is_foreseen(batch, until=self._clock + 1):
+            self._foreseen = _Foreseen(size_class(batch.auto), self._clock + _FORESEEN_ROUNDS, self.rates(batch))
 
     def rates(self, batch: Batch, *, wait_share: float = 1.0) -> tuple[float, float]:
         """Predicted tokens a second: without any draft, and with drafts for all in mode auto at the best size."""
@@ -180,7 +184,6 @@ class Policy:
         curve = self.costs.curve(batch.sequences, batch.context)
         pause_s = self._pause_s(batch.sequences)
         scores = [self.calibration.scores(tree, sampled=hot) for tree, hot in zip(trees, sampled, strict=True)]
-        self._scored = list(zip(trees, scores, strict=True))
         allocation = allocate(
             scores,
             sequences=batch.sequences,
@@ -189,8 +192,13 @@ class Policy:
             seconds=curve,
             wait_s=self._wait_s(batch.auto) if waited else pause_s,
         )
+        self._choices.append(_Choice(batch.auto, trees, scores, allocation.entries))
         plain_rate = batch.sequences / (curve[0] + pause_s)
         return allocation, Decision(nodes=allocation.nodes, rate=allocation.rate, plain_rate=plain_rate)
+
+    def nodes_wanted(self, batch: int) -> int | None:
+        """What to ask for in this round, of each of so many trees; None: all that their requests allow."""
+        return self.wishes.nodes(batch, self._clock)
 
     def saw_tree(self, tree: TokenTree, *, sampled: bool, asked: int) -> None:
         """One of the trees that were `asked` for together has come, in time or not."""
@@ -252,23 +260,28 @@ class Policy:
         return self.costs.scale * self.pauses.seconds(sequences)
 
     def _expected(self, batch: Batch) -> tuple[float, float]:
-        """`rates`, which for a batch like the last one are known from the round before."""
-        foreseen, self._foreseen = self._foreseen, None
-        if foreseen and (foreseen[0].auto, foreseen[0].sequences) == (batch.auto, batch.sequences):
-            return foreseen[1]
-        return self.rates(batch)
+        """`rates`, which for a batch of about this size may be known."""
+        known = self._foreseen
+        return known.rates if known and self._is_foreseen(batch, until=self._clock) else self.rates(batch)
+
+    def _is_foreseen(self, batch: Batch, *, until: int) -> bool:
+        known = self._foreseen
+        return known is not None and known.size == size_class(batch.auto) and until <= known.until
 
     def _take_in(self) -> None:
+        known: dict[int, list[float]] = {}
+        for choice in self._choices:
+            self.wishes.saw(choice.batch, choice.scores, choice.entries)
+            known |= {id(tree): scores for tree, scores in zip(choice.trees, choice.scores, strict=True)}
         stride = math.ceil(len(self._arrived) / TAUGHT) or 1
-        arrived, known = self._arrived[::stride], {id(tree): scores for tree, scores in self._scored}
-        for (round_number, sampled, asked), group in groupby(arrived, key=lambda each: each.kind):
+        for (round_number, sampled, asked), group in groupby(self._arrived[::stride], key=lambda each: each.kind):
             trees = [each.tree for each in group]
             scores = [known.get(id(tree)) or self.calibration.scores(tree, sampled=sampled) for tree in trees]
             self.profile.observe(
                 trees, scores, sampled=sampled, asked=max(1, asked // stride), round_number=round_number
             )
         self._arrived.clear()
-        self._scored.clear()
+        self._choices.clear()
 
     @property
     def _rounds(self) -> int:
@@ -331,6 +344,25 @@ class Policy:
         self.speculating = on
         self._turned_at, self._timed, self._missing = self._clock, 0, 0.0
         self._size = size_class(batch.auto)
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """What a step looked at: entries of trees, one of each of the lists a tree."""
+
+    batch: int
+    trees: list[TokenTree]
+    scores: list[list[float]]
+    entries: list[list[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Foreseen:
+    """`Policy.rates` of batches of a size, until a round."""
+
+    size: int
+    until: int
+    rates: tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
