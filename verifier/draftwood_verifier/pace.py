@@ -2,7 +2,8 @@
 
 import math
 
-from draftwood_verifier.budget.policy import MOST_ALIKE, TAUGHT, Policy
+from draftwood_verifier.budget.lessons import TAUGHT
+from draftwood_verifier.budget.policy import MOST_ALIKE, Policy
 from draftwood_verifier.commit import Commit
 from draftwood_verifier.record import StepRecord
 from draftwood_verifier.scheduler import Segment, SegmentKind

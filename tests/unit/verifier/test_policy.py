@@ -184,6 +184,20 @@ def test_what_is_foreseen_holds_for_a_few_rounds_of_about_as_many(monkeypatch: p
     assert len(rounds(*[8] * 8, looking=False)) >= 5
 
 
+def test_a_look_ahead_has_the_costs_ready_for_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy, random = make_policy(), np.random.default_rng(0)
+    machine = Machine(policy, wait_s=0.002, right=3, batch=4)
+    machine.rounds(40)
+    for _ in range(8):
+        policy.costs.observe(4, 8, 100.0, STEP_S)
+        assert policy.next_ask(machine.batch) is Ask.DRAFT
+        policy.look_ahead()
+        with monkeypatch.context() as watched:
+            watched.setattr(policy.costs, "_curve", lambda *_: pytest.fail("somebody waited for it"))
+            trees = [random_tree(random, 10) for _ in range(4)]
+            policy.choose(trees, [False] * 4, machine.batch, pinned_nodes=0, waited=True)
+
+
 def test_a_machine_that_slows_down_is_no_reason_to_speculate() -> None:
     policy = make_policy()
     machine = Machine(policy, wait_s=0.03, right=3)  # four tokens take as long as four plain steps

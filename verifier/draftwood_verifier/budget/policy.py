@@ -10,7 +10,6 @@ import logging
 import math
 from collections import defaultdict
 from dataclasses import dataclass
-from itertools import groupby
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from draftwood_verifier.budget.calibration import Calibration
 from draftwood_verifier.budget.cost_table import CostTable
 from draftwood_verifier.budget.gaps import GapTable
 from draftwood_verifier.budget.grouping import Grouping
+from draftwood_verifier.budget.lessons import Lessons
 from draftwood_verifier.budget.outlook import Outlook
 from draftwood_verifier.budget.profile import Profile
 from draftwood_verifier.budget.size_class import size_class
@@ -46,8 +46,6 @@ _CLEARLY_MORE = 1.25
 _LEAST_SHORTFALL, _MOST_SHORTFALL = 0.02, 0.2
 _OUTCOME_RATE = 0.05
 _ROW_RATE = 0.1
-# Trees of a batch that are learned from at most: more would say little new, and take time beside the drafter.
-TAUGHT = 16
 # A batch is still the same while so much of it has neither come nor gone.
 MOST_ALIKE = 0.75
 # Asks are no nearer to each other than this.
@@ -96,6 +94,7 @@ class Policy:
         self.calibration = Calibration()
         self.profile = Profile()
         self.wishes = Wishes()
+        self._lessons = Lessons(self.calibration, self.profile, self.wishes)
         self.grouping = Grouping(groups)
         self.speculating = True
         self._edges = np.array(costs.axes.nodes, np.float64)
@@ -111,8 +110,6 @@ class Policy:
         self._size: int | None = None  # of the batch that speculation went on for, or that rests
         self._outlooks: defaultdict[int, Outlook] = defaultdict(Outlook)  # by size, like the next
         self._outcomes: dict[int, _Outcomes] = {}
-        self._arrived: list[_Arrival] = []  # trees that the profile does not know of yet
-        self._choices: list[_Choice] = []  # that nothing was learned from yet
         self._drafted: Batch | None = None  # that the last round asked drafts for, and is yet to be looked ahead of
         self._foreseen: _Foreseen | None = None
 
@@ -164,12 +161,15 @@ class Policy:
     def look_ahead(self) -> None:
         """While drafts are under way: what `choose` and `next_ask` would have to work out while somebody waits."""
         batch, self._drafted = self._drafted, None
-        if batch is not None and not self._is_foreseen(batch, until=self._clock + 1):
+        if batch is None:
+            return
+        self.costs.curve(batch.sequences, batch.context)  # which is kept until the next step
+        if not self._is_foreseen(batch, until=self._clock + 1):
             self._foreseen = _Foreseen(size_class(batch.auto), self._clock + _FORESEEN_ROUNDS, self.rates(batch))
 
     def rates(self, batch: Batch, *, wait_share: float = 1.0) -> tuple[float, float]:
         """Predicted tokens a second: without any draft, and with drafts for all in mode auto at the best size."""
-        self._take_in()
+        self._lessons.take_in()
         curve, pause_s = np.array(self.costs.curve(batch.sequences, batch.context)), self._pause_s(batch.sequences)
         accepted = batch.auto * self.profile.tokens(self._edges / max(1, batch.auto), batch.sampled)
         # The loop's own time passes in any case.
@@ -192,7 +192,7 @@ class Policy:
             seconds=curve,
             wait_s=self._wait_s(batch.auto) if waited else pause_s,
         )
-        self._choices.append(_Choice(batch.auto, trees, scores, allocation.entries))
+        self._lessons.chosen(batch.auto, trees, scores, allocation.entries)
         plain_rate = batch.sequences / (curve[0] + pause_s)
         return allocation, Decision(nodes=allocation.nodes, rate=allocation.rate, plain_rate=plain_rate)
 
@@ -202,7 +202,7 @@ class Policy:
 
     def saw_tree(self, tree: TokenTree, *, sampled: bool, asked: int) -> None:
         """One of the trees that were `asked` for together has come, in time or not."""
-        self._arrived.append(_Arrival(tree, self._clock, sampled, asked))
+        self._lessons.came(tree, sampled=sampled, asked=asked, round_number=self._clock)
         self._seen_at = self._clock
         if not self.speculating and self._size is not None:
             self._outlooks[self._size].answered(self._clock)
@@ -268,21 +268,6 @@ class Policy:
         known = self._foreseen
         return known is not None and known.size == size_class(batch.auto) and until <= known.until
 
-    def _take_in(self) -> None:
-        known: dict[int, list[float]] = {}
-        for choice in self._choices:
-            self.wishes.saw(choice.batch, choice.scores, choice.entries)
-            known |= {id(tree): scores for tree, scores in zip(choice.trees, choice.scores, strict=True)}
-        stride = math.ceil(len(self._arrived) / TAUGHT) or 1
-        for (round_number, sampled, asked), group in groupby(self._arrived[::stride], key=lambda each: each.kind):
-            trees = [each.tree for each in group]
-            scores = [known.get(id(tree)) or self.calibration.scores(tree, sampled=sampled) for tree in trees]
-            self.profile.observe(
-                trees, scores, sampled=sampled, asked=max(1, asked // stride), round_number=round_number
-            )
-        self._arrived.clear()
-        self._choices.clear()
-
     @property
     def _rounds(self) -> int:
         """Since speculation went on or off."""
@@ -320,7 +305,7 @@ class Policy:
         if self._clock < self._think_at(self._size):
             return Ask.NOTHING
         outlook = self._outlooks[self._size]
-        self._take_in()
+        self._lessons.take_in()
         self.profile.score_again(self.calibration)
         plain, speculative = self.rates(batch, wait_share=outlook.hope)
         if speculative > plain * (1 + self.shortfall(batch.sequences)):
@@ -347,36 +332,12 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True)
-class _Choice:
-    """What a step looked at: entries of trees, one of each of the lists a tree."""
-
-    batch: int
-    trees: list[TokenTree]
-    scores: list[list[float]]
-    entries: list[list[int]]
-
-
-@dataclass(frozen=True, slots=True)
 class _Foreseen:
     """`Policy.rates` of batches of a size, until a round."""
 
     size: int
     until: int
     rates: tuple[float, float]
-
-
-@dataclass(frozen=True, slots=True)
-class _Arrival:
-    """One of the trees that were `asked` for together."""
-
-    tree: TokenTree
-    round_number: int
-    sampled: bool
-    asked: int
-
-    @property
-    def kind(self) -> tuple[int, bool, int]:
-        return self.round_number, self.sampled, self.asked
 
 
 @dataclass(slots=True)
