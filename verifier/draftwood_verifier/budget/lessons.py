@@ -33,6 +33,7 @@ class Lessons:
         self._choices.append(_Choice(batch, trees, scores, entries))
 
     def take_in(self) -> None:
+        """Teach both what has come since the last time."""
         known: dict[int, list[float]] = {}
         for choice in self._choices:
             self._wishes.saw(choice.batch, choice.scores, choice.entries)
