@@ -51,6 +51,8 @@ def test_now_and_then_whole_trees_tell_whether_more_pay() -> None:
     look(wishes, 8, [4, 4], nodes=4, times=100)
     look(wishes, 8, [12, 12], times=10)
     assert wishes.nodes(8, 1) == 12
+    look(wishes, 8, [4, 4], nodes=12, times=100)
+    assert wishes.nodes(8, 1) == 12
 
 
 def test_steps_that_look_at_nothing_teach_nothing() -> None:
