@@ -43,6 +43,14 @@ def test_where_all_nodes_are_looked_at_all_are_wanted() -> None:
     assert wishes.nodes(1, 1) is None
 
 
+def test_requests_that_allow_what_was_enough_go_on_teaching() -> None:
+    wishes = Wishes()
+    look(wishes, 8, [10], nodes=10, times=20)
+    assert wishes.nodes(8, 1) is None
+    look(wishes, 8, [5], nodes=10, times=100)
+    assert wishes.nodes(8, 1) == 5
+
+
 def test_now_and_then_whole_trees_tell_whether_more_pay() -> None:
     wishes = Wishes()
     look(wishes, 8, [4, 4], times=8)

@@ -31,21 +31,18 @@ class Wishes:
     def saw(self, batch: int, scores: list[list[float]], entries: list[list[int]]) -> None:
         """A step looked at `entries` of trees whose nodes have these chances; only whole trees teach."""
         enough = self._enough(batch) or 0
-        looked_at = [
-            (entry, own[entry])
-            for own, chosen in zip(scores, entries, strict=True)
-            if len(own) > enough
-            for entry in chosen
-        ]
+        whole = [(own, chosen) for own, chosen in zip(scores, entries, strict=True) if len(own) > enough]
+        looked_at = [(entry, own[entry]) for own, chosen in whole for entry in chosen]
         if looked_at:
-            self._seen[size_class(batch)].take_in(looked_at)
+            self._seen[size_class(batch)].take_in(looked_at, most=max(len(own) for own, _ in whole))
 
     def _enough(self, batch: int) -> int | None:
         seen = self._seen[size_class(batch)]
         if seen.steps < _FIRST_STEPS:
             return None
         lost = zip(_NUMBERS, seen.beyond, strict=True)
-        return next((number for number, beyond in lost if beyond <= _MOST_LOST * seen.all), None)
+        # As many as there are is all: then every tree is a whole one, and goes on teaching.
+        return next((n for n, beyond in lost if beyond <= _MOST_LOST * seen.all and n < seen.most), None)
 
 
 @dataclass(slots=True)
@@ -53,11 +50,12 @@ class _Seen:
     """What the nodes that a step looked at promised, averages that forget: all of them, and those beyond a number."""
 
     steps: int = 0
+    most: int = 0  # nodes of the last whole trees
     all: float = 0.0
     beyond: list[float] = field(default_factory=lambda: [0.0] * len(_NUMBERS))
 
-    def take_in(self, looked_at: list[tuple[int, float]]) -> None:
-        self.steps += 1
+    def take_in(self, looked_at: list[tuple[int, float]], most: int) -> None:
+        self.steps, self.most = self.steps + 1, most
         rate = max(_RATE, 1 / self.steps)
         self.all += rate * (sum(chance for _, chance in looked_at) - self.all)
         for index, number in enumerate(_NUMBERS):
