@@ -16,7 +16,7 @@ from itertools import accumulate
 NODE_EDGES = (0, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 # Parts of a surprise, relative to what was expected, that the scale and a point that was often run take over. Steps
 # vary by 15 to 20 % (two shared cores): with 0.05 for a point, what 24 or 48 nodes cost against 32 went up and down by
-# 4 to 9 %, with this by 1 to 3 %, and the next step was foreseen as well.
+# 2 to 9 %, with this by 1 to 3 %, and the next step was foreseen as well.
 _SCALE_RATE, _OWN_RATE = 0.2, 0.02
 # Steps that the first measurement of a point counts for.
 _MEASURED = 10

@@ -164,7 +164,7 @@ class Policy:
         if batch is None:
             return
         self.costs.curve(batch.sequences, batch.context)  # which is kept until the next step
-        if not self._is_foreseen(batch, until=self._clock + 1):
+        if self._known_rates(batch, self._clock + 1) is None:
             self._foreseen = _Foreseen(size_class(batch.auto), self._clock + _FORESEEN_ROUNDS, self.rates(batch))
 
     def rates(self, batch: Batch, *, wait_share: float = 1.0) -> tuple[float, float]:
@@ -261,12 +261,13 @@ class Policy:
 
     def _expected(self, batch: Batch) -> tuple[float, float]:
         """`rates`, which for a batch of about this size may be known."""
-        known = self._foreseen
-        return known.rates if known and self._is_foreseen(batch, until=self._clock) else self.rates(batch)
+        return self._known_rates(batch, self._clock) or self.rates(batch)
 
-    def _is_foreseen(self, batch: Batch, *, until: int) -> bool:
+    def _known_rates(self, batch: Batch, round_number: int) -> tuple[float, float] | None:
         known = self._foreseen
-        return known is not None and known.size == size_class(batch.auto) and until <= known.until
+        if known is None or known.size != size_class(batch.auto) or round_number > known.until:
+            return None
+        return known.rates
 
     @property
     def _rounds(self) -> int:
