@@ -25,9 +25,9 @@ class TreeShape:
     """What follows from a tree's arrays; plain lists, which are quicker than arrays for a handful of nodes."""
 
     parents: list[int]  # by entry: the parent's node
-    children: list[list[int]]  # nodes by parent node, best first; the root's children are children[0]
-    ranks: list[int]  # by entry: place among its siblings, the best one 0
-    parent_on_spine: list[bool]  # by entry: the parent is on the path of best children, where the root is
+    # By entry: whether the parent is on the path of best children, where the root is; depth, from 1; rank among its
+    # siblings, the best one 0.
+    places: list[tuple[bool, int, int]]
     confidence: list[float]  # by entry: probability given its parent, as the draft sees it
 
 
@@ -74,24 +74,26 @@ class TokenTree:
 
     @cached_property
     def shape(self) -> "TreeShape":
-        parents = self.parents.tolist()
-        spine, ranks, parent_on_spine = [True], [], []
-        children: list[list[int]] = [[] for _ in range(len(self) + 1)]
-        for node, parent in enumerate(parents, start=1):
-            siblings = children[parent]
-            ranks.append(len(siblings))
-            parent_on_spine.append(spine[parent])
-            spine.append(spine[parent] and not siblings)
-            siblings.append(node)
+        parents, depths = self.parents.tolist(), self.depths
         whole = [0.0, *self.log_probs.tolist()]
-        confidence = [math.exp(min(0.0, s - whole[p])) for p, s in zip(parents, whole[1:], strict=True)]
-        return TreeShape(
-            parents=parents,
-            children=children,
-            ranks=ranks,
-            parent_on_spine=parent_on_spine,
-            confidence=confidence,
-        )
+        siblings, spine = [0] * (1 + len(parents)), [True]  # by node: children so far; on the path of best children
+        places: list[tuple[bool, int, int]] = []
+        confidence: list[float] = []
+        for node, parent in enumerate(parents, start=1):
+            rank, on_spine, rise = siblings[parent], spine[parent], whole[node] - whole[parent]
+            siblings[parent] = rank + 1
+            spine.append(on_spine and not rank)
+            places.append((on_spine, depths[node], rank))
+            confidence.append(math.exp(rise) if rise < 0.0 else 1.0)
+        return TreeShape(parents=parents, places=places, confidence=confidence)
+
+    @cached_property
+    def children(self) -> list[list[int]]:
+        """Nodes by parent node, best first; the root's children are children[0]."""
+        children: list[list[int]] = [[] for _ in range(len(self) + 1)]
+        for node, parent in enumerate(self.parents.tolist(), start=1):
+            children[parent].append(node)
+        return children
 
     def descend(self, tokens: list[int]) -> "TokenTree | None":
         """The tree below the node that spells `tokens` from the root, re-rooted there; None when no path does."""

@@ -55,8 +55,8 @@ class Machine:
     def _learn(self) -> None:
         tree = random_tree(self.random, 10)
         tokens, node = [], 0
-        while len(tokens) < self.right and tree.shape.children[node]:
-            node = tree.shape.children[node][0]
+        while len(tokens) < self.right and tree.children[node]:
+            node = tree.children[node][0]
             tokens.append(int(tree.token_ids[node - 1]))
         self.policy.saw_tree(tree, sampled=False, asked=self.batch.auto)
         self.policy.calibration.observe(tree, [*tokens, -1], sampled=False)

@@ -64,8 +64,7 @@ class Calibration:
         usual = _TRUST * (everything.came + _TRUST) / (everything.hoped + _TRUST)
         scores = [1.0]
         least = [1.0] * (1 + len(tree))  # of the children of each node so far
-        kinds = zip(shape.parent_on_spine, tree.depths[1:], shape.ranks, strict=True)
-        for parent, place, confidence in zip(shape.parents, kinds, shape.confidence, strict=True):
+        for parent, place, confidence in zip(shape.parents, shape.places, shape.confidence, strict=True):
             counts = places[place]
             # The draft's word, scaled by how often such nodes were right, bent by how often those as sure as it were.
             coarse = confidence * (counts.came + usual) / (counts.hoped + _TRUST)
@@ -79,17 +78,16 @@ class Calibration:
 
     def observe(self, tree: TokenTree, tokens: list[int], *, sampled: bool) -> None:
         """The tokens that came after the tree's root, as far as they are known."""
-        shape, depths, token_ids = tree.shape, tree.depths, tree.token_ids.tolist()
+        shape, children, token_ids = tree.shape, tree.children, tree.token_ids.tolist()
         places, everything = self._places[sampled], self._all[sampled]
         node = 0
         for token in tokens:
             found = 0
-            for child in shape.children[node]:
+            for child in children[node]:
                 entry = child - 1
                 right = token_ids[entry] == token
                 found = child if right else found
-                place = shape.parent_on_spine[entry], depths[child], shape.ranks[entry]
-                places[place].count(shape.confidence[entry], right)
+                places[shape.places[entry]].count(shape.confidence[entry], right)
                 everything.count(shape.confidence[entry], right)
             if not found:
                 return
