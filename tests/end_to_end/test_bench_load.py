@@ -32,6 +32,7 @@ def test_all_modes_give_equal_tokens_and_a_row_for_each_load(tmp_path: Path) -> 
         assert min(row["tokens_per_s"].values()) > 0
         assert set(row["modes"]) == {"plain", "chain", "tree-4", "tree-8", "auto"}
         assert row["modes"]["plain"]["plain_steps"] == 1.0
+        assert {len(figures["pairs_tokens_per_s"]) for figures in row["modes"].values()} == {4}
         # The prompts are the same in every mode, and no mode finds them in the cache.
         assert all(figures["cached_tokens"] == 0 for figures in row["modes"].values())
     assert picture.read_bytes().startswith(b"\x89PNG")

@@ -1,7 +1,7 @@
 """All slices of a run, interleaved: a machine that slows down for a while slows all modes alike.
 
-Pair by pair, and within a pair load by load, every mode gets one slice on the same requests, in an order that is
-shuffled by the seed. Figures of two modes are compared within a pair only.
+Round by round over all loads, and within a load pair by pair, every mode gets one slice on the same requests, in an
+order that is shuffled by the seed. Figures of two modes are compared within a pair only.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ _WARM_UP_S = 0.5
 class Plan:
     modes: Sequence[BenchMode]
     loads: Sequence[Load]
-    pairs: int
+    pairs: int  # of a load that has one in a round over all of them
     window_s: float
     workload: Workload
 
@@ -46,10 +46,11 @@ async def run_interleaved(
         for load in (plan.loads[0], plan.loads[-1]):
             await run_slice(client, mode, load, plan.workload, -1, _WARM_UP_S)
     measured = Measured(slices={}, equality=Equality())
-    for pair in range(plan.pairs):
+    for number in range(plan.pairs):
         for load in plan.loads:
-            await _one_pair(client, cache, plan, load, pair, measured)
-            progress(_line(plan, load, pair, measured))
+            for pair in range(number * load.slices, (number + 1) * load.slices):
+                await _one_pair(client, cache, plan, load, pair, measured)
+                progress(_line(plan, load, pair, measured))
     return measured
 
 
@@ -70,4 +71,4 @@ async def _one_pair(
 
 def _line(plan: Plan, load: Load, pair: int, measured: Measured) -> str:
     speeds = (f"{mode.name} {measured.of(load.value, mode.name)[-1].tokens_per_s:.0f}" for mode in plan.modes)
-    return f"pair {pair + 1} of {plan.pairs}, load {load.value:g}: {', '.join(speeds)} tokens/s"
+    return f"pair {pair + 1} of {plan.pairs * load.slices}, load {load.value:g}: {', '.join(speeds)} tokens/s"

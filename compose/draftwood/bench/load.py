@@ -59,11 +59,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     load.add_argument("--rate", type=_numbers, help="requests a second of each open loop (Poisson), such as 2,8")
     parser.add_argument("--modes", type=_words, default=("plain", "chain", "tree", "auto"), help="some of the four")
     parser.add_argument("--tree-nodes", type=_whole_numbers, default=_TREE_NODES, help="fixed sizes of trees, 4,10,16")
-    parser.add_argument("--pairs", type=int, help=f"slices of each mode and load ({_PAIRS})")
+    parser.add_argument(
+        "--pairs", type=int, help=f"slices of each mode and load ({_PAIRS}); up to four times as many of few clients"
+    )
     parser.add_argument(
         "--window-s",
         type=float,
-        help=f"seconds of a slice that are measured ({_WINDOW_S:g}), up to 16 clients; in proportion above",
+        help=f"seconds of a slice that are measured ({_WINDOW_S:g}) at 16 clients; in proportion above, half below",
     )
     parser.add_argument(
         "--warm-up-rounds",
@@ -179,7 +181,8 @@ async def _measure(gateway: str, verifier: str | None, plan: Plan) -> Measured:
 def _report(arguments: argparse.Namespace, plan: Plan, measured: Measured) -> int:
     summaries = summarise(plan, measured)
     windows = (
-        f"{plan.pairs} pairs of {plan.window_s:g} s, longer above 16 clients, after {arguments.warm_up_rounds} rounds"
+        f"{plan.pairs} pairs of {plan.window_s:g} s, longer above 16 clients, shorter and more of them below, "
+        f"after {arguments.warm_up_rounds} rounds"
     )
     print(f"{describe()}\ndrafter {arguments.drafter}, seed {arguments.seed}, {windows}\n")
     print_table(summaries)

@@ -9,7 +9,7 @@ from draftwood.bench.interleaving import Measured, Plan
 from draftwood.bench.modes import bench_modes
 from draftwood.bench.slices import Slice, measure
 from draftwood.bench.summary import _against_best_elsewhere, as_row, summarise
-from draftwood.bench.traffic import Answer, Closed, Traffic
+from draftwood.bench.traffic import Answer, Closed, Open, Traffic
 from draftwood.bench.workload import BenchRequest, Workload
 from draftwood_client import Usage
 
@@ -97,6 +97,12 @@ def test_the_bar_of_a_pair_is_set_by_the_others() -> None:
     lucky, steady = [200.0, 90.0, 105.0], [100.0] * 3
     assert _against_best_elsewhere([100.0] * 3, [lucky, steady]) == pytest.approx([1.0, 100 / 90, 100 / 105])
     assert _against_best_elsewhere([100.0], [[50.0]]) == []
+
+
+@pytest.mark.parametrize(("clients", "slices"), [(1, 4), (4, 4), (5, 3), (8, 2), (9, 1), (64, 1)])
+def test_few_clients_have_more_slices(clients: int, slices: int) -> None:
+    assert Closed(clients=clients, warm_up_rounds=0).slices == slices
+    assert Open(rate=clients).slices == 1
 
 
 def test_a_warm_up_counts_messages() -> None:
