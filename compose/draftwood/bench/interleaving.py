@@ -11,7 +11,7 @@ from draftwood.bench.equality import Equality
 from draftwood.bench.modes import BenchMode
 from draftwood.bench.prefix_cache import PrefixCache
 from draftwood.bench.slices import Slice, run_slice
-from draftwood.bench.traffic import Load
+from draftwood.bench.traffic import Load, Window
 from draftwood.bench.workload import Workload
 from draftwood_client import AsyncClient
 
@@ -29,10 +29,11 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """Slices by load and mode name, one a pair."""
+    """Slices by load and mode name, one a pair; by load, what all but the first of them were measured for."""
 
     slices: dict[tuple[float, str], list[Slice]]
     equality: Equality
+    windows: dict[float, Window]
 
     def of(self, load: float, mode: str) -> list[Slice]:
         return self.slices[load, mode]
@@ -44,8 +45,8 @@ async def run_interleaved(
     """Raises DraftwoodError when the gateway fails a request. Without a `cache` it is left as it is."""
     for mode in plan.modes:
         for load in (plan.loads[0], plan.loads[-1]):
-            await run_slice(client, mode, load, plan.workload, -1, _WARM_UP_S)
-    measured = Measured(slices={}, equality=Equality())
+            await run_slice(client, mode, load, plan.workload, -1, Window(seconds=_WARM_UP_S))
+    measured = Measured(slices={}, equality=Equality(), windows={})
     for number in range(plan.pairs):
         for load in plan.loads:
             for pair in range(number * load.slices, (number + 1) * load.slices):
@@ -63,7 +64,9 @@ async def _one_pair(
     for mode in order:
         if cache is not None:
             await cache.empty()
-        outcome = await run_slice(client, mode, load, plan.workload, pair, plan.window_s)
+        window = measured.windows.get(load.value, Window(seconds=plan.window_s))
+        outcome = await run_slice(client, mode, load, plan.workload, pair, window)
+        measured.windows.setdefault(load.value, Window(seconds=plan.window_s, tokens=outcome.tokens))
         measured.equality.add(mode.name, outcome.answers)
         outcome.answers.clear()
         measured.slices.setdefault((load.value, mode.name), []).append(outcome)

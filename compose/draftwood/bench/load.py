@@ -44,7 +44,7 @@ _TREE_NODES = (4, 10, 16)
 _QUICK_CONCURRENCY = (1, 4)
 _QUICK_WINDOW_S = 0.5
 # In which auto can find out what the load is like: it changes with every slice, as no real one does.
-_WARM_UP_ROUNDS = 32
+_WARM_UP_TOKENS = 64
 _TEXTS = 40
 # Of the verifier: tokens a page, and pages of a request that goes to the embedded target's context limit.
 _PAGE_SIZE = 16
@@ -65,13 +65,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--window-s",
         type=float,
-        help=f"seconds of a slice that are measured ({_WINDOW_S:g}) at 16 clients; in proportion above, half below",
+        help=f"seconds of a load's first slice that are measured ({_WINDOW_S:g}); others go on for as many tokens",
     )
     parser.add_argument(
-        "--warm-up-rounds",
+        "--warm-up-tokens",
         type=int,
-        default=_WARM_UP_ROUNDS,
-        help=f"rounds of a closed loop's slice that pass before its window opens ({_WARM_UP_ROUNDS})",
+        default=_WARM_UP_TOKENS,
+        help=f"tokens of each client of a closed loop that pass before a slice's window opens ({_WARM_UP_TOKENS})",
     )
     parser.add_argument("--output-tokens", type=_whole_numbers, default=OUTPUT_TOKENS, help="shortest,longest answer")
     parser.add_argument("--seed", type=int, default=0, help="draws requests, arrivals and the order of modes")
@@ -114,8 +114,8 @@ def _plan(arguments: argparse.Namespace) -> Plan:
     window_s = arguments.window_s or (_QUICK_WINDOW_S if arguments.quick else _WINDOW_S)
     if pairs < 1 or window_s <= 0:
         raise ValueError("--pairs and --window-s must be above 0")
-    if arguments.warm_up_rounds < 0:
-        raise ValueError("--warm-up-rounds must not be below 0")
+    if arguments.warm_up_tokens < 0:
+        raise ValueError("--warm-up-tokens must not be below 0")
     return Plan(
         modes=bench_modes(arguments.modes, arguments.tree_nodes),
         loads=_loads(arguments),
@@ -137,7 +137,7 @@ def _loads(arguments: argparse.Namespace) -> list[Load]:
 
 def _closed(arguments: argparse.Namespace) -> list[Closed]:
     counts = arguments.concurrency or (_QUICK_CONCURRENCY if arguments.quick else _CONCURRENCY)
-    return [Closed(clients=clients, warm_up_rounds=arguments.warm_up_rounds) for clients in counts]
+    return [Closed(clients=clients, warm_up_tokens=arguments.warm_up_tokens) for clients in counts]
 
 
 @contextmanager
@@ -181,8 +181,8 @@ async def _measure(gateway: str, verifier: str | None, plan: Plan) -> Measured:
 def _report(arguments: argparse.Namespace, plan: Plan, measured: Measured) -> int:
     summaries = summarise(plan, measured)
     windows = (
-        f"{plan.pairs} pairs of {plan.window_s:g} s, longer above 16 clients, shorter and more of them below, "
-        f"after {arguments.warm_up_rounds} rounds"
+        f"{plan.pairs} pairs of {plan.window_s:g} s and more above 16 clients, more of half as long below, "
+        f"after {arguments.warm_up_tokens} tokens a client"
     )
     print(f"{describe()}\ndrafter {arguments.drafter}, seed {arguments.seed}, {windows}\n")
     print_table(summaries)
@@ -220,7 +220,7 @@ def _json(arguments: argparse.Namespace, plan: Plan, summaries: list[LoadSummary
         "seed": arguments.seed,
         "pairs": plan.pairs,
         "window_s": plan.window_s,
-        "warm_up_rounds": arguments.warm_up_rounds,
+        "warm_up_tokens": arguments.warm_up_tokens,
         "output_tokens": list(arguments.output_tokens),
     }
     return {"rows": [as_row(plan, summary) for summary in summaries], "environment": environment}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from draftwood.bench import statistics
 from draftwood.bench.modes import BenchMode
-from draftwood.bench.traffic import Answer, Load, Traffic
+from draftwood.bench.traffic import Answer, Load, Traffic, Window
 from draftwood.bench.workload import Workload
 from draftwood_client import AsyncClient
 
@@ -22,6 +22,7 @@ class Slice:
     """
 
     tokens_per_s: float
+    tokens: int
     first_token_s: list[float]
     gaps_s: list[float]
     message_gaps_s: list[float]
@@ -37,11 +38,11 @@ class Slice:
 
 
 async def run_slice(
-    client: AsyncClient, mode: BenchMode, load: Load, workload: Workload, pair: int, window_s: float
+    client: AsyncClient, mode: BenchMode, load: Load, workload: Workload, pair: int, window: Window
 ) -> Slice:
     """Raises DraftwoodError when the gateway fails a request for another reason than being full."""
     traffic = Traffic(client, mode)
-    start, end = await load.steady(traffic, workload, pair, window_s)
+    start, end = await load.steady(traffic, workload, pair, window)
     return measure(traffic.answers, start, end)
 
 
@@ -49,8 +50,10 @@ def measure(answers: list[Answer], start: float, end: float) -> Slice:
     gaps = [gap for answer in answers for gap in _gaps(answer, start, end)]
     usages = [a.usage for a in answers if a.usage is not None and a.arrivals and start <= a.arrivals[-1][0] <= end]
     firsts = [(a.arrivals[0][0], a.asked_at) for a in answers if a.arrivals]
+    arrivals = [arrival for answer in answers for arrival in answer.arrivals]
     return Slice(
-        tokens_per_s=statistics.rate((arrival for a in answers for arrival in a.arrivals), start, end),
+        tokens_per_s=statistics.rate(arrivals, start, end),
+        tokens=sum(tokens for time, tokens in arrivals if start < time < end),
         first_token_s=[first - asked for first, asked in firsts if start <= first <= end],
         gaps_s=[seconds / tokens for seconds, tokens in gaps for _ in range(tokens)],
         message_gaps_s=[seconds for seconds, _ in gaps],

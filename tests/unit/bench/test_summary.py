@@ -1,6 +1,8 @@
 """What is made of the slices: windows, equality, verdicts and the row of the JSON."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
 
 import pytest
 
@@ -9,7 +11,7 @@ from draftwood.bench.interleaving import Measured, Plan
 from draftwood.bench.modes import bench_modes
 from draftwood.bench.slices import Slice, measure
 from draftwood.bench.summary import _against_best_elsewhere, as_row, summarise
-from draftwood.bench.traffic import Answer, Closed, Open, Traffic
+from draftwood.bench.traffic import Answer, Closed, Open, Traffic, Window
 from draftwood.bench.workload import BenchRequest, Workload
 from draftwood_client import Usage
 
@@ -63,7 +65,7 @@ def test_answers_are_compared_as_far_as_they_go() -> None:
 def test_verdict_and_row() -> None:
     plan = Plan(
         modes=bench_modes(["plain", "chain", "tree", "auto"], (4, 10)),
-        loads=[Closed(clients=2, warm_up_rounds=0)],
+        loads=[Closed(clients=2, warm_up_tokens=0)],
         pairs=3,
         window_s=1.0,
         workload=Workload(texts=["x"], seed=0),
@@ -76,7 +78,7 @@ def test_verdict_and_row() -> None:
         "auto": [147, 147, 144],
     }
     slices = {(2, mode): [make_slice(float(speed)) for speed in values] for mode, values in speeds.items()}
-    (summary,) = summarise(plan, Measured(slices=slices, equality=Equality()))
+    (summary,) = summarise(plan, Measured(slices=slices, equality=Equality(), windows={}))
     verdict = summary.verdict
     assert verdict is not None
     assert (verdict.best_fixed, verdict.wins) == ("tree-4", 3)
@@ -101,21 +103,46 @@ def test_the_bar_of_a_pair_is_set_by_the_others() -> None:
 
 @pytest.mark.parametrize(("clients", "slices"), [(1, 4), (4, 4), (5, 3), (8, 2), (9, 1), (64, 1)])
 def test_few_clients_have_more_slices(clients: int, slices: int) -> None:
-    assert Closed(clients=clients, warm_up_rounds=0).slices == slices
+    assert Closed(clients=clients, warm_up_tokens=0).slices == slices
     assert Open(rate=clients).slices == 1
 
 
-def test_a_warm_up_counts_messages() -> None:
+class _Endless:
+    """A client whose answers come three tokens at a time, in turns, until the output is long enough."""
+
+    async def stream(self, prompt: str, *, max_tokens: int, **_: object) -> AsyncIterator[SimpleNamespace]:
+        for first in range(0, max_tokens, 3):
+            await asyncio.sleep(0)
+            yield SimpleNamespace(token_ids=list(range(first, min(first + 3, max_tokens))), usage=None)
+
+
+def test_a_window_is_as_long_as_so_many_tokens_take() -> None:
+    async def body() -> None:
+        traffic = Traffic(_Endless(), bench_modes(["plain"], ())[0])  # type: ignore[arg-type]
+        load = Closed(clients=2, warm_up_tokens=10)
+        window = Window(seconds=1e9, tokens=300)
+        start, end = await load.steady(traffic, Workload(texts=["x"], seed=0), 0, window)
+        outcome = measure(traffic.answers, start, end)
+        before = sum(tokens for answer in traffic.answers for time, tokens in answer.arrivals if time <= start)
+        # To a message of each client.
+        assert before == pytest.approx(20, abs=6)
+        assert outcome.tokens == pytest.approx(300, abs=6)
+        assert outcome.requests == 0  # none of them has usage
+
+    asyncio.run(body())
+
+
+def test_a_warm_up_counts_tokens() -> None:
     async def body() -> None:
         traffic = Traffic(None, None)  # type: ignore[arg-type]
         await traffic.more(0)
-        waiting = asyncio.create_task(traffic.more(3))
-        for _ in range(2):
-            await asyncio.sleep(0)
-            traffic._count()
+        await traffic.more(-1)
+        waiting = asyncio.create_task(traffic.more(5))
+        await asyncio.sleep(0)
+        traffic._count(4)
         await asyncio.sleep(0)
         assert not waiting.done()
-        traffic._count()
+        traffic._count(2)
         await waiting
 
     asyncio.run(body())
