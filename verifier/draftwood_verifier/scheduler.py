@@ -204,16 +204,17 @@ class Scheduler:
         adaptive = [i for i, sequence in enumerate(decoding) if len(trees[i]) and _is_weighed(sequence)]
         if not adaptive:
             return trees, None
-        allocation, decision = self.policy.choose(
+        chosen, decision = self.policy.choose(
             [trees[i] for i in adaptive],
             [decoding[i].sampling.temperature > 0 for i in adaptive],
             batch_of(decoding),
             pinned_nodes=sum(map(len, trees)) - sum(len(trees[i]) for i in adaptive),
             waited=any(_waits(decoding[i]) for i in adaptive),
         )
-        for i, entries in zip(adaptive, allocation.entries, strict=True):
-            if len(entries) < len(trees[i]):
-                trees[i] = trees[i].select(entries)
+        if chosen is not None:
+            for i, entries in zip(adaptive, chosen, strict=True):
+                if len(entries) < len(trees[i]):
+                    trees[i] = trees[i].select(entries)
         return trees, decision
 
     def _held(self, now: float) -> set[tuple[Drafter, int]]:

@@ -110,7 +110,7 @@ def test_few_clients_have_more_slices(clients: int, slices: int) -> None:
 class _Endless:
     """A client whose answers come three tokens at a time, in turns, until the output is long enough."""
 
-    async def stream(self, prompt: str, *, max_tokens: int, **_: object) -> AsyncIterator[SimpleNamespace]:
+    async def stream(self, _: str, *, max_tokens: int, **__: object) -> AsyncIterator[SimpleNamespace]:
         for first in range(0, max_tokens, 3):
             await asyncio.sleep(0)
             yield SimpleNamespace(token_ids=list(range(first, min(first + 3, max_tokens))), usage=None)

@@ -1,6 +1,7 @@
 """The policy against a machine that is simulated: costs, waits and drafters of known worth."""
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
@@ -40,10 +41,10 @@ class Machine:
         for _ in range(sequences):
             self._learn()
         trees = [random_tree(self.random, 10) for _ in range(sequences)]
-        allocation, decision = self.policy.choose(trees, [False] * sequences, self.batch, pinned_nodes=0, waited=True)
+        _, decision = self.policy.choose(trees, [False] * sequences, self.batch, pinned_nodes=0, waited=True)
         self.policy.saw_wait(sequences, self.wait_s, adaptive=True)
-        self.policy.costs.observe(sequences, allocation.nodes, 100.0, STEP_S)
-        tokens = sequences * (1 + self.right * (allocation.nodes > 0))
+        self.policy.costs.observe(sequences, decision.nodes, 100.0, STEP_S)
+        tokens = sequences * (1 + self.right * (decision.nodes > 0))
         self.policy.saw_outcome(decision, sequences=sequences, tokens=tokens, seconds=self.wait_s + STEP_S)
 
     def rounds(self, count: int) -> list[Ask]:
@@ -304,6 +305,42 @@ def test_nodes_that_no_step_looks_at_are_not_asked_for() -> None:
     wanted = policy.nodes_wanted(4)
     assert wanted is not None
     assert wanted < 16
+
+
+def test_a_choice_that_takes_longer_than_it_saves_is_made_in_one_round_of_16(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy, random = make_policy(), np.random.default_rng(0)
+    clock = itertools.count()
+    monkeypatch.setattr("draftwood_verifier.budget.policy.perf_counter", lambda: float(next(clock)))
+    machine = Machine(policy, wait_s=0.002, right=3)
+    machine.rounds(20)
+    chosen: list[int] = []
+    for number in range(21, 21 + 64):
+        policy.next_ask(machine.batch)
+        wanted = policy.nodes_wanted(1)
+        tree = random_tree(random, wanted or 10)
+        policy.saw_tree(tree, sampled=False, asked=1)
+        entries, decision = policy.choose([tree], [False], machine.batch, pinned_nodes=0, waited=True)
+        policy.look_ahead()
+        if entries is None:
+            assert decision.nodes == len(tree) == wanted == 10
+            # As foreseen a few rounds ago.
+            assert (decision.plain_rate, decision.rate) == pytest.approx(policy.rates(machine.batch), rel=0.1)
+        else:
+            chosen.append(number)
+    assert chosen == [32, 48, 64, 80]
+
+
+def test_a_tree_larger_than_what_is_looked_at_whole_is_chosen_from() -> None:
+    policy, random = make_policy(), np.random.default_rng(0)
+    batch = Batch(auto=1, sequences=1, context=100.0, sampled=0.0)
+    for _ in range(8):
+        policy.whole_trees.saw(1, [[0.9, 0.9]], lambda nodes, _: 1.0 if nodes == 2 else 0.5, 1.0)
+    policy.next_ask(batch)
+    assert policy.nodes_wanted(1) == 2
+    entries, _ = policy.choose([random_tree(random, 2)], [False], batch, pinned_nodes=0, waited=True)
+    assert entries is None
+    entries, _ = policy.choose([random_tree(random, 3)], [False], batch, pinned_nodes=0, waited=True)
+    assert entries is not None
 
 
 def test_waits_are_bounded_by_what_is_usual() -> None:

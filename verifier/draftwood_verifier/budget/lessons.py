@@ -4,8 +4,10 @@ import math
 from dataclasses import dataclass
 from itertools import groupby
 
+from draftwood_verifier.budget.allocation import Allocation, Offer
 from draftwood_verifier.budget.calibration import Calibration
 from draftwood_verifier.budget.profile import Profile
+from draftwood_verifier.budget.whole_trees import WholeTrees
 from draftwood_verifier.budget.wishes import Wishes
 from draftwood_wire.tree import TokenTree
 
@@ -14,29 +16,44 @@ from draftwood_wire.tree import TokenTree
 TAUGHT = 16
 
 
-class Lessons:
-    """For the profile and the wishes, by chances as the calibration knows them."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Choice:
+    """Among the nodes of `trees`, which have the chances `scores`, for a batch of such a size."""
 
-    def __init__(self, calibration: Calibration, profile: Profile, wishes: Wishes) -> None:
+    batch: int
+    trees: list[TokenTree]
+    scores: list[list[float]]
+    offer: Offer
+    allocation: Allocation
+    took_s: float
+    asked_for_all: bool  # that the requests allow
+
+
+class Lessons:
+    """For the profile, the wishes and the whole trees, by chances as the calibration knows them."""
+
+    def __init__(self, calibration: Calibration, profile: Profile, wishes: Wishes, whole_trees: WholeTrees) -> None:
         self._calibration = calibration
         self._profile = profile
         self._wishes = wishes
+        self._whole_trees = whole_trees
         self._arrived: list[_Arrival] = []
-        self._choices: list[_Choice] = []
+        self._choices: list[Choice] = []
 
     def came(self, tree: TokenTree, *, sampled: bool, asked: int, round_number: int) -> None:
         """One of the trees that were `asked` for together."""
         self._arrived.append(_Arrival(tree, round_number, sampled, asked))
 
-    def chosen(self, batch: int, trees: list[TokenTree], scores: list[list[float]], entries: list[list[int]]) -> None:
-        """`entries` of these trees are looked at, whose nodes have the chances `scores`; they are of such a batch."""
-        self._choices.append(_Choice(batch, trees, scores, entries))
+    def chosen(self, choice: Choice) -> None:
+        self._choices.append(choice)
 
     def take_in(self) -> None:
-        """Teach both what has come since the last time."""
+        """Teach them what has come since the last time."""
         known: dict[int, list[float]] = {}
         for choice in self._choices:
-            self._wishes.saw(choice.batch, choice.scores, choice.entries)
+            self._wishes.saw(choice.batch, choice.scores, choice.allocation.entries)
+            if choice.asked_for_all:
+                self._compare(choice)
             known |= {id(tree): scores for tree, scores in zip(choice.trees, choice.scores, strict=True)}
         stride = math.ceil(len(self._arrived) / TAUGHT) or 1
         for (round_number, sampled, asked), group in groupby(self._arrived[::stride], key=lambda each: each.kind):
@@ -47,6 +64,16 @@ class Lessons:
             )
         self._arrived.clear()
         self._choices.clear()
+
+    def _compare(self, choice: Choice) -> None:
+        """What fixed sizes would have given."""
+        offer, chosen = choice.offer, choice.allocation
+        self._whole_trees.saw(
+            choice.batch,
+            choice.scores,
+            rate_of=lambda nodes, gain: offer.rate(nodes, gain) / chosen.rate,
+            took=choice.took_s * chosen.rate / chosen.tokens,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +86,3 @@ class _Arrival:
     @property
     def kind(self) -> tuple[int, bool, int]:
         return self.round_number, self.sampled, self.asked
-
-
-@dataclass(frozen=True, slots=True)
-class _Choice:
-    batch: int
-    trees: list[TokenTree]
-    scores: list[list[float]]
-    entries: list[list[int]]

@@ -10,19 +10,21 @@ import logging
 import math
 from collections import defaultdict
 from dataclasses import dataclass
+from time import perf_counter
 
 import numpy as np
 
-from draftwood_verifier.budget.allocation import Allocation, allocate
+from draftwood_verifier.budget.allocation import Offer, allocate
 from draftwood_verifier.budget.calibration import Calibration
 from draftwood_verifier.budget.cost_table import CostTable
 from draftwood_verifier.budget.gaps import GapTable
 from draftwood_verifier.budget.grouping import Grouping
-from draftwood_verifier.budget.lessons import Lessons
+from draftwood_verifier.budget.lessons import Choice, Lessons
 from draftwood_verifier.budget.outlook import Outlook
 from draftwood_verifier.budget.profile import Profile
 from draftwood_verifier.budget.size_class import size_class
-from draftwood_verifier.budget.wishes import Wishes
+from draftwood_verifier.budget.whole_trees import WholeTrees
+from draftwood_verifier.budget.wishes import Wishes, is_for_all
 from draftwood_wire.tree import TokenTree
 
 _LOG = logging.getLogger(__name__)
@@ -94,7 +96,8 @@ class Policy:
         self.calibration = Calibration()
         self.profile = Profile()
         self.wishes = Wishes()
-        self._lessons = Lessons(self.calibration, self.profile, self.wishes)
+        self.whole_trees = WholeTrees()
+        self._lessons = Lessons(self.calibration, self.profile, self.wishes, self.whole_trees)
         self.grouping = Grouping(groups)
         self.speculating = True
         self._edges = np.array(costs.axes.nodes, np.float64)
@@ -112,6 +115,7 @@ class Policy:
         self._outcomes: dict[int, _Outcomes] = {}
         self._drafted: Batch | None = None  # that the last round asked drafts for, and is yet to be looked ahead of
         self._foreseen: _Foreseen | None = None
+        self._asked_for_all = True  # that requests allow, in the last round
 
     def shortfall(self, sequences: int) -> float:
         """By how much speculation has given less than was promised to a batch of this size, as a share."""
@@ -179,26 +183,41 @@ class Policy:
 
     def choose(
         self, trees: list[TokenTree], sampled: list[bool], batch: Batch, *, pinned_nodes: int, waited: bool
-    ) -> tuple[Allocation, Decision]:
-        """The entries of each tree that this step looks at. `waited`: somebody had to wait for the trees."""
-        curve = self.costs.curve(batch.sequences, batch.context)
+    ) -> tuple[list[list[int]] | None, Decision]:
+        """The entries of each tree that this step looks at, None for all. `waited`: somebody waited for the trees."""
+        if self._are_looked_at_whole(trees, batch):
+            plain_rate, rate = self._expected(batch)
+            return None, Decision(nodes=sum(map(len, trees)), rate=rate, plain_rate=plain_rate)
+        began_at = perf_counter()
         pause_s = self._pause_s(batch.sequences)
-        scores = [self.calibration.scores(tree, sampled=hot) for tree, hot in zip(trees, sampled, strict=True)]
-        allocation = allocate(
-            scores,
+        offer = Offer(
             sequences=batch.sequences,
             pinned_nodes=pinned_nodes,
             edges=self.costs.axes.nodes,
-            seconds=curve,
+            seconds=self.costs.curve(batch.sequences, batch.context),
             wait_s=self._wait_s(batch.auto) if waited else pause_s,
         )
-        self._lessons.chosen(batch.auto, trees, scores, allocation.entries)
-        plain_rate = batch.sequences / (curve[0] + pause_s)
-        return allocation, Decision(nodes=allocation.nodes, rate=allocation.rate, plain_rate=plain_rate)
+        scores = [self.calibration.scores(tree, sampled=hot) for tree, hot in zip(trees, sampled, strict=True)]
+        allocation = allocate(scores, offer)
+        choice = Choice(
+            batch=batch.auto,
+            trees=trees,
+            scores=scores,
+            offer=offer,
+            allocation=allocation,
+            took_s=perf_counter() - began_at,
+            asked_for_all=self._asked_for_all,
+        )
+        self._lessons.chosen(choice)
+        plain_rate = batch.sequences / (offer.seconds[0] + pause_s)
+        return allocation.entries, Decision(nodes=allocation.nodes, rate=allocation.rate, plain_rate=plain_rate)
 
     def nodes_wanted(self, batch: int) -> int | None:
         """What to ask for in this round, of each of so many trees; None: all that their requests allow."""
-        return self.wishes.nodes(batch, self._clock)
+        fixed = None if is_for_all(self._clock) else self.whole_trees.nodes(batch)
+        wanted = fixed or self.wishes.nodes(batch, self._clock)
+        self._asked_for_all = wanted is None
+        return wanted
 
     def saw_tree(self, tree: TokenTree, *, sampled: bool, asked: int) -> None:
         """One of the trees that were `asked` for together has come, in time or not."""
@@ -247,6 +266,10 @@ class Policy:
         seen = self._outcomes.setdefault(size_class(sequences), _Outcomes())
         seen.promised += _OUTCOME_RATE * (decision.rate * seconds - seen.promised)
         seen.given += _OUTCOME_RATE * (tokens - seen.given)
+
+    def _are_looked_at_whole(self, trees: list[TokenTree], batch: Batch) -> bool:
+        size = None if self._asked_for_all else self.whole_trees.nodes(batch.auto)
+        return size is not None and max(map(len, trees)) <= size
 
     def _is_like_now(self, asked: int) -> bool:
         """Whether about as many decode now as were asked for together, all of them or one of two groups."""

@@ -18,6 +18,11 @@ _FIRST_STEPS, _WHOLE_EVERY = 8, 16
 _RATE = 0.1
 
 
+def is_for_all(round_number: int) -> bool:
+    """Whether the round asks for all that requests allow, to see what more nodes would be good for."""
+    return round_number % _WHOLE_EVERY == 0
+
+
 class Wishes:
     """By the size of the batch."""
 
@@ -26,7 +31,7 @@ class Wishes:
 
     def nodes(self, batch: int, round_number: int) -> int | None:
         """To ask for in this round; None: all that a request allows."""
-        return None if round_number % _WHOLE_EVERY == 0 else self._enough(batch)
+        return None if is_for_all(round_number) else self._enough(batch)
 
     def saw(self, batch: int, scores: list[list[float]], entries: list[list[int]]) -> None:
         """A step looked at `entries` of trees whose nodes have these chances; only whole trees teach."""
