@@ -211,10 +211,8 @@ class Scheduler:
             pinned_nodes=sum(map(len, trees)) - sum(len(trees[i]) for i in adaptive),
             waited=any(_waits(decoding[i]) for i in adaptive),
         )
-        if chosen is not None:
-            for i, entries in zip(adaptive, chosen, strict=True):
-                if len(entries) < len(trees[i]):
-                    trees[i] = trees[i].select(entries)
+        for i, tree in zip(adaptive, chosen, strict=True):
+            trees[i] = tree
         return trees, decision
 
     def _held(self, now: float) -> set[tuple[Drafter, int]]:
@@ -246,12 +244,17 @@ class Scheduler:
 
 def batch_of(sequences: list[Sequence]) -> Batch:
     """Sequences that decode together, as the policy sees them."""
-    auto = [s for s in sequences if s.adaptive and s.draft is not None]
+    auto = sampled = context = 0
+    for sequence in sequences:
+        context += len(sequence.tokens)
+        if sequence.draft is not None and sequence.adaptive:
+            auto += 1
+            sampled += sequence.sampling.temperature > 0
     return Batch(
-        auto=len(auto),
+        auto=auto,
         sequences=len(sequences),
-        context=sum(len(s.tokens) for s in sequences) / max(1, len(sequences)),
-        sampled=sum(s.sampling.temperature > 0 for s in auto) / max(1, len(auto)),
+        context=context / max(1, len(sequences)),
+        sampled=sampled / max(1, auto),
     )
 
 

@@ -319,9 +319,11 @@ def test_a_choice_that_takes_longer_than_it_saves_is_made_in_one_round_of_16(mon
         wanted = policy.nodes_wanted(1)
         tree = random_tree(random, wanted or 10)
         policy.saw_tree(tree, sampled=False, asked=1)
-        entries, decision = policy.choose([tree], [False], machine.batch, pinned_nodes=0, waited=True)
+        before = next(clock)
+        (looked_at,), decision = policy.choose([tree], [False], machine.batch, pinned_nodes=0, waited=True)
         policy.look_ahead()
-        if entries is None:
+        if next(clock) == before + 1:
+            assert looked_at is tree
             assert decision.nodes == len(tree) == wanted == 10
             # As foreseen a few rounds ago.
             assert (decision.plain_rate, decision.rate) == pytest.approx(policy.rates(machine.batch), rel=0.1)
@@ -337,10 +339,10 @@ def test_a_tree_larger_than_what_is_looked_at_whole_is_chosen_from() -> None:
         policy.whole_trees.saw(1, [[0.9, 0.9]], lambda nodes, _: 1.0 if nodes == 2 else 0.5, 1.0)
     policy.next_ask(batch)
     assert policy.nodes_wanted(1) == 2
-    entries, _ = policy.choose([random_tree(random, 2)], [False], batch, pinned_nodes=0, waited=True)
-    assert entries is None
-    entries, _ = policy.choose([random_tree(random, 3)], [False], batch, pinned_nodes=0, waited=True)
-    assert entries is not None
+    policy.costs = CostTable(AXES, [[[nodes + 1.0 for nodes in AXES.nodes] for _ in AXES.sequences] for _ in range(2)])
+    small, large = random_tree(random, 2), random_tree(random, 3)
+    assert policy.choose([small], [False], batch, pinned_nodes=0, waited=True)[0] == [small]
+    assert len(policy.choose([large], [False], batch, pinned_nodes=0, waited=True)[0][0]) == 0
 
 
 def test_waits_are_bounded_by_what_is_usual() -> None:

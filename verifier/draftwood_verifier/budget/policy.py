@@ -183,11 +183,11 @@ class Policy:
 
     def choose(
         self, trees: list[TokenTree], sampled: list[bool], batch: Batch, *, pinned_nodes: int, waited: bool
-    ) -> tuple[list[list[int]] | None, Decision]:
-        """The entries of each tree that this step looks at, None for all. `waited`: somebody waited for the trees."""
+    ) -> tuple[list[TokenTree], Decision]:
+        """What this step looks at of each tree. `waited`: somebody had to wait for the trees."""
         if self._are_looked_at_whole(trees, batch):
             plain_rate, rate = self._expected(batch)
-            return None, Decision(nodes=sum(map(len, trees)), rate=rate, plain_rate=plain_rate)
+            return trees, Decision(nodes=sum(map(len, trees)), rate=rate, plain_rate=plain_rate)
         began_at = perf_counter()
         pause_s = self._pause_s(batch.sequences)
         offer = Offer(
@@ -199,6 +199,10 @@ class Policy:
         )
         scores = [self.calibration.scores(tree, sampled=hot) for tree, hot in zip(trees, sampled, strict=True)]
         allocation = allocate(scores, offer)
+        chosen = [
+            tree if len(entries) == len(tree) else tree.select(entries)
+            for tree, entries in zip(trees, allocation.entries, strict=True)
+        ]
         choice = Choice(
             batch=batch.auto,
             trees=trees,
@@ -210,7 +214,7 @@ class Policy:
         )
         self._lessons.chosen(choice)
         plain_rate = batch.sequences / (offer.seconds[0] + pause_s)
-        return allocation.entries, Decision(nodes=allocation.nodes, rate=allocation.rate, plain_rate=plain_rate)
+        return chosen, Decision(nodes=allocation.nodes, rate=allocation.rate, plain_rate=plain_rate)
 
     def nodes_wanted(self, batch: int) -> int | None:
         """What to ask for in this round, of each of so many trees; None: all that their requests allow."""

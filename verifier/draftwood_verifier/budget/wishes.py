@@ -42,12 +42,8 @@ class Wishes:
             self._seen[size_class(batch)].take_in(looked_at, most=max(len(own) for own, _ in whole))
 
     def _enough(self, batch: int) -> int | None:
-        seen = self._seen[size_class(batch)]
-        if seen.steps < _FIRST_STEPS:
-            return None
-        lost = zip(_NUMBERS, seen.beyond, strict=True)
-        # As many as there are is all: then every tree is a whole one, and goes on teaching.
-        return next((n for n, beyond in lost if beyond <= _MOST_LOST * seen.all and n < seen.most), None)
+        seen = self._seen.get(size_class(batch))
+        return None if seen is None or seen.steps < _FIRST_STEPS else seen.enough
 
 
 @dataclass(slots=True)
@@ -55,14 +51,18 @@ class _Seen:
     """What the nodes that a step looked at promised, averages that forget: all of them, and those beyond a number."""
 
     steps: int = 0
-    most: int = 0  # nodes of the last whole trees
     all: float = 0.0
     beyond: list[float] = field(default_factory=lambda: [0.0] * len(_NUMBERS))
+    enough: int | None = None
 
     def take_in(self, looked_at: list[tuple[int, float]], most: int) -> None:
-        self.steps, self.most = self.steps + 1, most
+        """most: nodes of the largest of the trees."""
+        self.steps += 1
         rate = max(_RATE, 1 / self.steps)
         self.all += rate * (sum(chance for _, chance in looked_at) - self.all)
         for index, number in enumerate(_NUMBERS):
             beyond = sum(chance for entry, chance in looked_at if entry >= number)
             self.beyond[index] += rate * (beyond - self.beyond[index])
+        # As many as there are is all: then every tree is a whole one, and goes on teaching.
+        lost = zip(_NUMBERS, self.beyond, strict=True)
+        self.enough = next((n for n, beyond in lost if beyond <= _MOST_LOST * self.all and n < most), None)
