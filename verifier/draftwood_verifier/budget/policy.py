@@ -189,20 +189,10 @@ class Policy:
             plain_rate, rate = self._expected(batch)
             return trees, Decision(nodes=sum(map(len, trees)), rate=rate, plain_rate=plain_rate)
         began_at = perf_counter()
-        pause_s = self._pause_s(batch.sequences)
-        offer = Offer(
-            sequences=batch.sequences,
-            pinned_nodes=pinned_nodes,
-            edges=self.costs.axes.nodes,
-            seconds=self.costs.curve(batch.sequences, batch.context),
-            wait_s=self._wait_s(batch.auto) if waited else pause_s,
-        )
+        offer = self._offer(batch, pinned_nodes, waited=waited)
         scores = [self.calibration.scores(tree, sampled=hot) for tree, hot in zip(trees, sampled, strict=True)]
         allocation = allocate(scores, offer)
-        chosen = [
-            tree if len(entries) == len(tree) else tree.select(entries)
-            for tree, entries in zip(trees, allocation.entries, strict=True)
-        ]
+        chosen = [tree.select(entries) for tree, entries in zip(trees, allocation.entries, strict=True)]
         choice = Choice(
             batch=batch.auto,
             trees=trees,
@@ -213,7 +203,7 @@ class Policy:
             asked_for_all=self._asked_for_all,
         )
         self._lessons.chosen(choice)
-        plain_rate = batch.sequences / (offer.seconds[0] + pause_s)
+        plain_rate = batch.sequences / (offer.seconds[0] + self._pause_s(batch.sequences))
         return chosen, Decision(nodes=allocation.nodes, rate=allocation.rate, plain_rate=plain_rate)
 
     def nodes_wanted(self, batch: int) -> int | None:
@@ -270,6 +260,15 @@ class Policy:
         seen = self._outcomes.setdefault(size_class(sequences), _Outcomes())
         seen.promised += _OUTCOME_RATE * (decision.rate * seconds - seen.promised)
         seen.given += _OUTCOME_RATE * (tokens - seen.given)
+
+    def _offer(self, batch: Batch, pinned_nodes: int, *, waited: bool) -> Offer:
+        return Offer(
+            sequences=batch.sequences,
+            pinned_nodes=pinned_nodes,
+            edges=self.costs.axes.nodes,
+            seconds=self.costs.curve(batch.sequences, batch.context),
+            wait_s=self._wait_s(batch.auto) if waited else self._pause_s(batch.sequences),
+        )
 
     def _are_looked_at_whole(self, trees: list[TokenTree], batch: Batch) -> bool:
         size = None if self._asked_for_all else self.whole_trees.nodes(batch.auto)
