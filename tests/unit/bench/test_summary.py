@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from draftwood.bench.equality import Equality
-from draftwood.bench.interleaving import Measured, Plan
+from draftwood.bench.interleaving import Measured, Plan, run_interleaved
 from draftwood.bench.modes import bench_modes
 from draftwood.bench.slices import Slice, measure
 from draftwood.bench.summary import _against_best_elsewhere, as_row, summarise
@@ -130,6 +130,28 @@ def test_a_window_is_as_long_as_so_many_tokens_take() -> None:
         assert outcome.requests == 0  # none of them has usage
 
     asyncio.run(body())
+
+
+def test_all_slices_of_a_load_but_the_first_go_on_for_as_many_tokens() -> None:
+    async def body() -> None:
+        plan = Plan(
+            modes=bench_modes(["plain", "chain"], ()),
+            loads=[Closed(clients=8, warm_up_tokens=10)],
+            pairs=2,
+            window_s=0.02,
+            workload=Workload(texts=["x"], seed=0),
+        )
+        measured = await run_interleaved(_Endless(), None, plan, lambda _: None)  # type: ignore[arg-type]
+        tokens = [one.tokens for mode in ("plain", "chain") for one in measured.of(8, mode)]
+        assert len(tokens) == 2 * 4
+        assert tokens == pytest.approx([measured.windows[8].tokens] * 8, abs=24)  # to a message of each client
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize(("clients", "length"), [(1, 0.5), (8, 0.5), (9, 1.0), (16, 1.0), (64, 4.0)])
+def test_rounds_of_many_clients_are_longer_and_so_are_their_windows(clients: int, length: float) -> None:
+    assert Closed(clients=clients, warm_up_tokens=0)._length == length
 
 
 def test_a_warm_up_counts_tokens() -> None:

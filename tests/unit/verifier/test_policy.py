@@ -332,6 +332,39 @@ def test_a_choice_that_takes_longer_than_it_saves_is_made_in_one_round_of_16(mon
     assert chosen == [32, 48, 64, 80]
 
 
+@pytest.mark.parametrize(("choosing_s", "pays"), [(0.0, True), (1.0, False)])
+def test_a_choice_among_dear_nodes_pays_if_it_is_quick(
+    monkeypatch: pytest.MonkeyPatch, choosing_s: float, pays: bool
+) -> None:
+    policy, random = make_policy(), np.random.default_rng(0)
+    # Trees differ in what they hold, so no fixed size is as good as the choice.
+    policy.costs = CostTable(AXES, [[[STEP_S * (1 + n / 4) for n in AXES.nodes] for _ in AXES.sequences]] * 2)
+    clock = itertools.count()
+    monkeypatch.setattr("draftwood_verifier.budget.policy.perf_counter", lambda: choosing_s * next(clock))
+    batch = Batch(auto=2, sequences=2, context=100.0, sampled=0.0)
+    for _ in range(8):
+        trees = [random_tree(random, 16) for _ in range(2)]
+        policy.choose(trees, [False] * 2, batch, pinned_nodes=0, waited=True)
+    policy.rates(batch)
+    assert (policy.whole_trees.nodes(2) is None) == pays
+
+
+def test_only_trees_of_all_nodes_that_requests_allow_tell_what_sizes_would_give(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    policy, random = make_policy(), np.random.default_rng(0)
+    monkeypatch.setattr(policy.wishes, "nodes", lambda _, number: None if number % 4 == 0 else 6)
+    seen: list[int] = []
+    monkeypatch.setattr(policy.whole_trees, "saw", lambda _, scores, **__: seen.append(len(scores[0])))
+    batch = Batch(auto=1, sequences=1, context=100.0, sampled=0.0)
+    for _ in range(16):
+        policy.next_ask(batch)
+        tree = random_tree(random, policy.nodes_wanted(1) or 10)
+        policy.choose([tree], [False], batch, pinned_nodes=0, waited=True)
+    policy.rates(batch)
+    assert seen == [10] * 4
+
+
 def test_a_tree_larger_than_what_is_looked_at_whole_is_chosen_from() -> None:
     policy, random = make_policy(), np.random.default_rng(0)
     batch = Batch(auto=1, sequences=1, context=100.0, sampled=0.0)

@@ -1,5 +1,7 @@
 """What a step holds: who takes part, in which segments, within which budget."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -7,8 +9,8 @@ from draftwood_kernels.sample import SamplingParams
 from draftwood_verifier.backlog import Backlog
 from draftwood_verifier.budget.cost_table import Axes, CostTable
 from draftwood_verifier.budget.grouping import Grouping
-from draftwood_verifier.budget.policy import Policy
-from draftwood_verifier.scheduler import Scheduler, SegmentKind, Step
+from draftwood_verifier.budget.policy import Batch, Policy
+from draftwood_verifier.scheduler import Scheduler, SegmentKind, Step, batch_of
 from draftwood_verifier.sequence import Draft, DraftMode, Sequence
 from draftwood_verifier.step_features import Rows, ready
 from draftwood_wire.errors import InvalidRequest, Overloaded
@@ -245,6 +247,21 @@ def test_a_tree_in_mode_auto_has_to_be_worth_it_unless_it_is_a_probe() -> None:
     assert nodes() == 2
     own.probing, sequence.mode = False, DraftMode.TREE
     assert nodes() == 2
+
+
+def test_a_batch_as_the_policy_sees_it() -> None:
+    scheduler, drafter = make_scheduler(), Quiet()
+    pinned, greedy, hot, without = (decoding(scheduler, number, prompt_len=4 * number) for number in range(1, 5))
+    for sequence in (greedy, hot, without):
+        sequence.mode = DraftMode.AUTO
+    for sequence in (pinned, greedy, hot):
+        draft(sequence, drafter)
+    for sequence in (pinned, hot, without):
+        sequence.sampling = dataclasses.replace(sequence.sampling, temperature=1.0)
+    # Of the four, two are in mode auto and have a drafter, and one of those is sampled.
+    assert batch_of([pinned, greedy, hot, without]) == Batch(auto=2, sequences=4, context=11.0, sampled=0.5)
+    assert batch_of([pinned]) == Batch(auto=0, sequences=1, context=5.0, sampled=0.0)
+    assert batch_of([]) == Batch(auto=0, sequences=0, context=0.0, sampled=0.0)
 
 
 def test_a_walk_knows_the_row_its_tree_was_drawn_from() -> None:
