@@ -22,7 +22,7 @@ class Slice:
     """
 
     tokens_per_s: float
-    tokens: int
+    tokens: int  # that came in the window
     first_token_s: list[float]
     gaps_s: list[float]
     message_gaps_s: list[float]
